@@ -1,0 +1,129 @@
+"""Deployments, their immutable revisions, and the runs that came of them."""
+
+import uuid
+
+from django.db import models
+from django.db.models import Q
+
+from deployments.states import Desired, State
+from models_catalog.models import Copy
+from panel.core.models import Claimable, TimeStamped
+from panel.fleet.models import Host, Job, Runtime
+
+STATES = [s.value for s in State]
+DESIRED = [d.value for d in Desired]
+
+
+class Deployment(TimeStamped, Claimable):
+    """What people want to run. They write `desired`, `revision` and `restart_asked`; reconcile moves the rest.
+
+    `name` is the model name at the door. A deleted deployment keeps its row (and its runs) with `deleted_at`.
+    """
+
+    name = models.CharField(max_length=63)
+    desired = models.CharField(max_length=8, default=Desired.STOPPED.value)
+    state = models.CharField(max_length=10, default=State.STOPPED.value, db_index=True)
+    state_since = models.DateTimeField(auto_now_add=True)
+    deadline_at = models.DateTimeField(null=True)
+    reason = models.JSONField(default=dict)  # {code, params}; why it waits, failed or is lost
+    revision = models.ForeignKey("Revision", on_delete=models.PROTECT, null=True, related_name="+")
+    run = models.ForeignKey("Run", on_delete=models.SET_NULL, null=True, related_name="+")  # the newest run
+    restart_asked = models.PositiveIntegerField(default=0)  # a person's wish for another run, counted up
+    restart_done = models.PositiveIntegerField(default=0)
+    attempts = models.PositiveSmallIntegerField(default=0)  # automatic restarts since the last person's start
+    next_attempt_at = models.DateTimeField(null=True)
+    created_by = models.CharField(max_length=150, blank=True)
+    created_by_id = models.BigIntegerField(null=True)
+    wanted_by = models.CharField(max_length=150, blank=True)  # who pressed start or stop last
+    wanted_by_id = models.BigIntegerField(null=True)
+    deleted_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["name"], condition=Q(deleted_at=None), name="deployment_name_unique"),
+            models.CheckConstraint(name="deployment_state_known", condition=Q(state__in=STATES)),
+            models.CheckConstraint(name="deployment_desired_known", condition=Q(desired__in=DESIRED)),
+        ]
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Revision(models.Model):
+    """One immutable version of a deployment's spec."""
+
+    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="revisions")
+    number = models.PositiveIntegerField()
+    spec = models.JSONField()  # DeploymentSpec
+    created_at = models.DateTimeField(auto_now_add=True)
+    created_by = models.CharField(max_length=150)
+    created_by_id = models.BigIntegerField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["deployment", "number"], name="revision_number_once")]
+        ordering = ["deployment_id", "-number"]
+
+    def __str__(self) -> str:
+        return f"{self.deployment} r{self.number}"
+
+
+class Run(models.Model):
+    """One attempt to run a revision, kept for ever: command, environment, versions, phases, answer, end.
+
+    `phases` is a list of {code, start, end, done, total} (Unix seconds); `log_parsed` is the log offset up to which it
+    was read and `parser` the parser's memory. `env` has secrets masked; `secrets` (encrypted) holds the engine's key.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="runs")
+    revision = models.ForeignKey(Revision, on_delete=models.PROTECT, related_name="runs")
+    number = models.PositiveIntegerField()
+    host = models.ForeignKey(Host, on_delete=models.PROTECT, null=True, related_name="runs")
+    runtime = models.ForeignKey(Runtime, on_delete=models.SET_NULL, null=True, related_name="runs")
+    copy = models.ForeignKey(Copy, on_delete=models.SET_NULL, null=True, related_name="runs")
+    job = models.OneToOneField(Job, on_delete=models.PROTECT, null=True, related_name="run")
+    placement = models.JSONField(default=dict)  # planner.Placement: devices, MiB reserved, reasons
+    command = models.JSONField(default=list)  # argv as executed
+    env = models.JSONField(default=dict)
+    secrets = models.BinaryField(null=True)
+    engine_version = models.CharField(max_length=60, blank=True)
+    host_name = models.CharField(max_length=64, blank=True)
+    model_name = models.CharField(max_length=250, blank=True)
+    started_by = models.CharField(max_length=150)
+    started_by_id = models.BigIntegerField(null=True)
+    cause = models.CharField(max_length=16, default="person")  # person, restart_policy, edit
+    created_at = models.DateTimeField(auto_now_add=True, db_index=True)
+    phases = models.JSONField(default=list)
+    log_parsed = models.BigIntegerField(default=0)
+    parser = models.JSONField(default=dict)
+    probe = models.JSONField(default=dict)  # {asked_at, tries, last: {status, body}}
+    answer = models.JSONField(null=True)  # {question, answer, latency_ms, at, url}
+    ready_at = models.DateTimeField(null=True)
+    outcome = models.CharField(max_length=8, blank=True)  # "", stopped, failed
+    reason = models.JSONField(default=dict)  # {code, params}
+    error_block = models.JSONField(default=dict)  # {first_line, lines: [...]} of the first error in the log
+    exit_code = models.IntegerField(null=True)
+    signal = models.IntegerField(null=True)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["deployment", "number"], name="run_number_once")]
+        ordering = ["deployment_id", "-number"]
+
+    def __str__(self) -> str:
+        return f"{self.deployment} run {self.number}"
+
+
+class Transition(models.Model):
+    """Each move of a deployment's state, so that its story can be read later."""
+
+    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="transitions")
+    run = models.ForeignKey(Run, on_delete=models.SET_NULL, null=True, related_name="transitions")
+    old = models.CharField(max_length=10)
+    new = models.CharField(max_length=10)
+    reason = models.JSONField(default=dict)
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["deployment_id", "id"]

@@ -1,0 +1,88 @@
+"""Settings from the environment, parsed strictly: a wrong value stops the start with one sentence.
+
+A secret may come from a file: `NAME_FILE=/run/secrets/name` is read when `NAME` is not set.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class SettingError(Exception):
+    """A setting that cannot be used; the text names the setting and what it takes."""
+
+
+def raw(name: str) -> str | None:
+    """The value of a setting, from the variable or from the file that `NAME_FILE` names; None when unset or empty."""
+    value = os.environ.get(name)
+    if value:
+        return value
+    path = os.environ.get(f"{name}_FILE")
+    if not path:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8").strip() or None
+    except OSError as exc:
+        raise SettingError(f"{name}_FILE={path} cannot be read: {exc.strerror}.") from exc
+
+
+def _parse(name: str, default: T, parse: Callable[[str], T], takes: str) -> T:
+    value = raw(name)
+    if value is None:
+        return default
+    try:
+        return parse(value)
+    except ValueError as exc:
+        raise SettingError(f"{name}={value!r} is not {takes}.") from exc
+
+
+def text(name: str, default: str = "") -> str:
+    return raw(name) or default
+
+
+def integer(name: str, default: int, *, low: int | None = None, high: int | None = None) -> int:
+    def parse(value: str) -> int:
+        number = int(value)
+        if (low is not None and number < low) or (high is not None and number > high):
+            raise ValueError
+        return number
+
+    bounds = f" between {low} and {high}" if low is not None and high is not None else ""
+    return _parse(name, default, parse, f"a whole number{bounds}")
+
+
+def number(name: str, default: float, *, low: float = 0.0) -> float:
+    def parse(value: str) -> float:
+        result = float(value)
+        if result < low:
+            raise ValueError
+        return result
+
+    return _parse(name, default, parse, f"a number of at least {low:g}")
+
+
+def boolean(name: str, default: bool) -> bool:
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+    def parse(value: str) -> bool:
+        if value.lower() not in words:
+            raise ValueError
+        return words[value.lower()]
+
+    return _parse(name, default, parse, "1 or 0")
+
+
+def words(name: str, default: list[str] | None = None) -> list[str]:
+    """A comma-separated list; spaces around items are dropped."""
+    value = raw(name)
+    if value is None:
+        return list(default or [])
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+def path(name: str, default: Path) -> Path:
+    value = raw(name)
+    return Path(value).expanduser().absolute() if value else default

@@ -1,0 +1,25 @@
+"""Shared pieces of database models: time stamps and the claim lease."""
+
+from django.db import models
+
+
+class TimeStamped(models.Model):
+    created_at = models.DateTimeField(auto_now_add=True, db_index=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        abstract = True
+
+
+class Claimable(models.Model):
+    """A row that one worker at a time may act on; see panel/core/claims.py.
+
+    `due_at` is when someone should look next; the ticker sweeps rows that are due and not claimed.
+    """
+
+    claim_token = models.UUIDField(null=True, editable=False)
+    claim_until = models.DateTimeField(null=True, editable=False)
+    due_at = models.DateTimeField(null=True, db_index=True, editable=False)
+
+    class Meta:
+        abstract = True

@@ -1,0 +1,166 @@
+"""Hosts, their GPUs, the engines found on them, the jobs ordered for them, and what is reserved."""
+
+import uuid
+
+from django.db import models
+from django.db.models import F, Q
+
+from panel.core.models import TimeStamped
+
+
+class Host(TimeStamped):
+    """A machine with an agent. Only the agent's report changes the measured fields.
+
+    `work_rev` grows with every change of the host's jobs; the agent fetches work by it.
+    RAM figures are MiB. `ram_reserved_mib` moves in the reservation's own transaction.
+    """
+
+    name = models.CharField(max_length=64, unique=True)
+    is_local = models.BooleanField(default=False)  # the panel's own machine: the door reaches engines by loopback
+    token_hash = models.CharField(max_length=64, unique=True)  # SHA-256 hex of the host token
+    work_rev = models.BigIntegerField(default=1)
+    agent_version = models.CharField(max_length=32, blank=True)
+    last_seen_at = models.DateTimeField(null=True)
+    lost_at = models.DateTimeField(null=True)  # set when the agent was silent too long, cleared by its next report
+    facts = models.JSONField(default=dict)  # wire.HostFacts without gpus
+    facts_at = models.DateTimeField(null=True)
+    ram_total_mib = models.PositiveIntegerField(default=0)
+    ram_reserved_mib = models.PositiveIntegerField(default=0)
+    model_roots = models.JSONField(default=list)  # folders that an admin added for scans
+    runtime_executables = models.JSONField(default=list)  # engines that an admin named
+    schedulable = models.BooleanField(default=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                name="host_ram_not_overcommitted",
+                condition=Q(ram_reserved_mib__lte=F("ram_total_mib")) | Q(ram_reserved_mib=0),
+            )
+        ]
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Gpu(models.Model):
+    """One GPU of a host. `reserved_mib` is what runs have claimed; `used_mib` is what NVML measured."""
+
+    host = models.ForeignKey(Host, on_delete=models.CASCADE, related_name="gpus")
+    uuid = models.CharField(max_length=80)
+    index = models.PositiveSmallIntegerField()
+    name = models.CharField(max_length=120)
+    total_mib = models.PositiveIntegerField()
+    used_mib = models.PositiveIntegerField(default=0)
+    reserved_mib = models.PositiveIntegerField(default=0)
+    measured = models.JSONField(default=dict)  # utilisation, temperature, power, processes
+    measured_at = models.DateTimeField(null=True)
+    present = models.BooleanField(default=True)  # False when the newest report no longer lists it
+    schedulable = models.BooleanField(default=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["host", "uuid"], name="gpu_once_per_host"),
+            models.CheckConstraint(
+                name="gpu_not_overcommitted", condition=Q(reserved_mib__lte=F("total_mib")) | Q(reserved_mib=0)
+            ),
+        ]
+        ordering = ["host_id", "index"]
+
+    def __str__(self) -> str:
+        return f"{self.host} GPU {self.index}"
+
+
+class Runtime(TimeStamped):
+    """An engine that can be started on a host; `flags` is the schema of its own parser."""
+
+    host = models.ForeignKey(Host, on_delete=models.CASCADE, related_name="runtimes")
+    engine = models.CharField(max_length=16)  # vllm, sglang, llamacpp, ollama
+    executable = models.CharField(max_length=500)
+    version = models.CharField(max_length=60, blank=True)
+    python = models.CharField(max_length=32, blank=True)
+    device = models.CharField(max_length=16, blank=True)  # cuda, cpu, rocm, npu, tpu, xpu
+    plugins = models.JSONField(default=list)
+    flags = models.JSONField(default=list)
+    origin = models.CharField(max_length=16, blank=True)
+    refusal = models.JSONField(null=True)  # wire.Refusal of an engine that was found but does not work
+    present = models.BooleanField(default=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["host", "executable"], name="runtime_once_per_host")]
+        ordering = ["host_id", "engine", "-version"]
+
+    def __str__(self) -> str:
+        return f"{self.engine} {self.version} ({self.host})"
+
+
+class Job(models.Model):
+    """Something that should be, or was, on a host: an engine run, a scan, a runtime discovery.
+
+    The panel makes the id before the first word to the host. `order` is the wire.Task without `secret_env`, which is
+    kept encrypted in `secrets`. `state` mirrors wire.JobStatus.state ("ordered" until the host spoke of it).
+    A job is *open* until its end and its whole log are here; open jobs are the host's work.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    host = models.ForeignKey(Host, on_delete=models.PROTECT, related_name="jobs")
+    kind = models.CharField(max_length=16)
+    desired = models.CharField(max_length=8, default="run")  # run, stop
+    grace_s = models.FloatField(default=30.0)
+    order = models.JSONField(default=dict)
+    secrets = models.BinaryField(null=True)
+    state = models.CharField(max_length=16, default="ordered", db_index=True)
+    status = models.JSONField(default=dict)  # newest wire.JobStatus
+    status_at = models.DateTimeField(null=True)
+    result = models.JSONField(null=True)  # wire.JobResult
+    open = models.BooleanField(default=True)
+    created_at = models.DateTimeField(auto_now_add=True, db_index=True)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["host", "kind", "-created_at"])]
+        constraints = [
+            models.CheckConstraint(name="job_desired_known", condition=Q(desired__in=["run", "stop"])),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.id}"
+
+
+class JobLog(models.Model):
+    """The panel's copy of a job's output. Bytes [0, size): sealed segments in storage, then `tail`.
+
+    `segments` is a list of [start, end, name]; a name of "" is a gap (removed by a bound, never shipped).
+    Appends move `size` by guarded update, so the same bytes are never stored twice.
+    """
+
+    job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="log")
+    size = models.BigIntegerField(default=0)
+    tail = models.BinaryField(default=bytes)
+    segments = models.JSONField(default=list)
+    updated_at = models.DateTimeField(auto_now=True)
+
+
+class Reservation(models.Model):
+    """MiB that a holder (a run, as text) has claimed of a GPU, or of the host's RAM when `gpu` is empty."""
+
+    host = models.ForeignKey(Host, on_delete=models.CASCADE, related_name="reservations")
+    gpu = models.ForeignKey(Gpu, on_delete=models.CASCADE, null=True, related_name="reservations")
+    holder = models.CharField(max_length=64, db_index=True)
+    mib = models.PositiveIntegerField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["holder", "host", "gpu"], name="reservation_once", nulls_distinct=False)
+        ]
+
+
+class JoinCode(models.Model):
+    """A one-time code with which an agent joins; 15 minutes."""
+
+    code_hash = models.CharField(max_length=64, unique=True)
+    host_name = models.CharField(max_length=64)
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(auto_now_add=True)

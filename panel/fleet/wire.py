@@ -1,0 +1,247 @@
+"""The contract between the panel and the agents: plain messages, one version number.
+
+Every call is made by the agent, over HTTP(S), with `Authorization: Bearer <host token>`:
+
+    POST /agent/v1/join             JoinRequest   → JoinReply      (one-time code instead of a token)
+    GET  /agent/v1/work?rev&wait    –             → Work, or 204 when nothing newer came within `wait` seconds
+    POST /agent/v1/report           Report        → ReportReply
+    POST /agent/v1/jobs/{id}/log?offset&skipped   raw bytes → LogReply
+    POST /agent/v1/jobs/{id}/result JobResult     → 204
+
+Work is level-triggered: it is the whole list of what should be on the host. The agent makes it true and says what is.
+Units: sizes in bytes unless the name ends in `_mib` (2^20 bytes); times are Unix seconds (float, host clock).
+Texts are never sentences: refusals and errors are a code with parameters, pages translate.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+WIRE_VERSION = 1
+MAX_LOG_CHUNK = 1 << 20  # bytes of one log upload
+MAX_REPORT_JOBS = 500
+PORT_PLACE = "{port}"  # the argv element that the agent replaces by the port it picked
+
+
+class Message(BaseModel):
+    """Base of all messages: unknown fields are ignored, so that an older side can talk to a newer one."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+# --- work: panel → agent -------------------------------------------------------------------------------------------
+
+
+class EngineTask(Message):
+    """Run a server process. `argv[0]` must be the executable of a registered runtime of this host.
+
+    `log_head_mib` and `log_tail_mib` bound the log on the host's disk: the first and the newest part are kept.
+    `gpu_uuids` empty means no GPU is visible to the process.
+    """
+
+    kind: Literal["engine"] = "engine"
+    argv: list[str] = Field(min_length=1, max_length=500)
+    env: dict[str, str] = {}
+    secret_env: dict[str, str] = {}
+    gpu_uuids: list[str] = []
+    model_path: str
+    needs_avx2: bool = False
+    allow_remote_code: bool = False
+    log_head_mib: int = 8
+    log_tail_mib: int = 56
+
+
+class ScanTask(Message):
+    """List the models below these folders; headers are read, weights are not. Result: list of ScannedModel dicts."""
+
+    kind: Literal["scan"] = "scan"
+    roots: list[str]
+
+
+class RuntimesTask(Message):
+    """Find engines on PATH and at the executables an admin named. Result: list of FoundRuntime dicts."""
+
+    kind: Literal["runtimes"] = "runtimes"
+    executables: list[str] = []
+
+
+Task = Annotated[EngineTask | ScanTask | RuntimesTask, Field(discriminator="kind")]
+
+
+class JobOrder(Message):
+    """One job that should be on the host. A `stop` stays listed until the panel has seen its end."""
+
+    id: str
+    desired: Literal["run", "stop"] = "run"
+    grace_s: float = 30.0  # between TERM and KILL
+    task: Task
+
+
+class Work(Message):
+    """All that should be on the host. `rev` only grows; an older one is ignored."""
+
+    wire: int = WIRE_VERSION
+    rev: int
+    jobs: list[JobOrder] = []
+
+
+# --- report: agent → panel -----------------------------------------------------------------------------------------
+
+
+class GpuProcess(Message):
+    pid: int
+    used_mib: int | None = None
+    user: str = ""
+    name: str = ""
+    job_id: str | None = None  # set when the process belongs to one of our jobs
+
+
+class GpuFacts(Message):
+    """One GPU by NVML. None means that this card or driver does not tell."""
+
+    index: int
+    uuid: str
+    name: str
+    total_mib: int
+    used_mib: int
+    utilisation_pct: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    compute_capability: str | None = None
+    processes: list[GpuProcess] = []
+
+
+class Disk(Message):
+    path: str
+    total_mib: int
+    free_mib: int
+
+
+class HostFacts(Message):
+    hostname: str
+    os: str
+    kernel: str
+    machine: str  # x86_64, aarch64
+    cpu_model: str = ""
+    cpu_count: int
+    cpu_flags: list[str] = []  # the ones that matter: avx2, avx512f, avx512_bf16, amx_tile, …
+    ram_total_mib: int
+    ram_available_mib: int
+    disks: list[Disk] = []
+    gpus: list[GpuFacts] = []
+    gpu_driver: str | None = None
+    cuda_driver_version: str | None = None
+    gpu_error: str | None = None  # code why NVML could not be read; None when read or when there is no driver
+    python: str
+    boot_time: float
+    agent_started: float
+    model_roots: list[str] = []  # the folders that the agent's own settings allow
+
+
+class Refusal(Message):
+    """Why the agent did not do it, as a code with parameters (never a sentence)."""
+
+    code: str
+    params: dict[str, Any] = {}
+
+
+JobState = Literal["starting", "running", "stopping", "ended", "refused"]
+
+
+class JobStatus(Message):
+    """What is true of one job now. `ended` means that no process of it is left."""
+
+    id: str
+    kind: str
+    state: JobState
+    pid: int | None = None
+    port: int | None = None
+    listening: bool = False  # the port accepts a connection
+    argv: list[str] = []  # as executed, {port} filled in
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    stop_asked: bool = False  # the end came after a stop of ours
+    killed: bool = False  # the grace ran out and KILL was sent
+    refusal: Refusal | None = None
+    leftover_pids: list[int] = []  # processes that did not end; only while stopping
+    processes: int = 0
+    rss_mib: int = 0
+    read_bytes: int = 0  # bytes read by its processes, a sign of life while weights load
+    gpu_used_mib: int | None = None
+    log_size: int = 0  # bytes written so far (holes count)
+    log_hole: tuple[int, int] | None = None  # [from, to) that the disk bound removed
+    last_output_at: float | None = None
+
+
+class Report(Message):
+    wire: int = WIRE_VERSION
+    agent_version: str
+    sent_at: float
+    rev: int  # the newest work revision that this report reflects
+    facts: HostFacts | None = None  # None when unchanged within the last seconds
+    jobs: list[JobStatus] = Field(default=[], max_length=MAX_REPORT_JOBS)
+
+
+class ReportReply(Message):
+    rev: int
+    forget: list[str] = []  # ended jobs whose end, result and whole log the panel has: the host may drop their files
+
+
+class LogReply(Message):
+    size: int  # bytes the panel has; the next upload starts here
+
+
+class JobResult(Message):
+    """The answer of a finished scan or runtimes job; `refusal` when it could not be made."""
+
+    items: list[dict[str, Any]] = []
+    refusal: Refusal | None = None
+
+
+# --- joining -------------------------------------------------------------------------------------------------------
+
+
+class JoinRequest(Message):
+    wire: int = WIRE_VERSION
+    code: str
+    hostname: str
+    agent_version: str
+
+
+class JoinReply(Message):
+    host_id: int
+    token: str
+
+
+# --- what results hold ---------------------------------------------------------------------------------------------
+
+
+class FoundRuntime(Message):
+    """An engine found on the host. `flags` is its own parser's schema; see panel/fleet/agent/flag_schema.py."""
+
+    engine: Literal["vllm", "sglang", "llamacpp", "ollama"]
+    executable: str
+    version: str = ""
+    python: str = ""
+    device: str = ""  # cuda, cpu, rocm, npu, tpu, xpu or "" when unknown
+    plugins: list[str] = []
+    flags: list[dict[str, Any]] = []
+    origin: Literal["path", "named", "folder", "cache"] = "path"
+    refusal: Refusal | None = None  # found, but does not work
+
+
+class ScannedModel(Message):
+    """One model on the host's disk: `facts` is models_catalog.facts.ModelFacts as a dict."""
+
+    path: str  # folder (Hugging Face) or file (GGUF)
+    root: str  # the scanned folder it was found under
+    format: Literal["hf", "gguf"]
+    name: str
+    size_bytes: int
+    files: int
+    facts: dict[str, Any] = {}
+    problems: list[Refusal] = []  # codes: missing_weights, missing_tokenizer, zero_bytes, bad_header, …

@@ -1,0 +1,168 @@
+"""All settings, in one file. Every value is read through core/env.py; a fresh clone starts with none set.
+
+docs/settings.md lists them; a test compares that page with this file.
+"""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from panel.core import env
+from panel.core.secret_key import data_secret
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+BERTH_DATA = env.path("BERTH_DATA", BASE_DIR / "var")
+
+DEBUG = env.boolean("BERTH_DEBUG", False)
+SECRET_KEY = env.text("BERTH_SECRET_KEY") or data_secret(BERTH_DATA)
+
+# --- where it listens; hosts, CSRF origins and cookie flags follow from it -------------------------------------------
+BERTH_BIND = env.text("BERTH_BIND", "127.0.0.1:8080")
+BERTH_URL = env.text("BERTH_URL")  # the address people type, when it differs from the bind (a proxy, TLS)
+_bind_host, _, _bind_port = BERTH_BIND.rpartition(":")
+BERTH_PORT = int(_bind_port or 8080)
+BERTH_BIND_HOST = _bind_host.strip("[]") or "127.0.0.1"
+BERTH_PUBLIC_URL = (
+    BERTH_URL or f"http://{'localhost' if BERTH_BIND_HOST in ('127.0.0.1', '::1') else BERTH_BIND_HOST}:{BERTH_PORT}"
+).rstrip("/")
+# Where the panel's own parts (probe, local agent) reach the web process.
+BERTH_INTERNAL_URL = env.text("BERTH_INTERNAL_URL", f"http://127.0.0.1:{BERTH_PORT}")
+_public = urlsplit(BERTH_PUBLIC_URL)
+ALLOWED_HOSTS = [
+    "localhost",
+    "127.0.0.1",
+    "[::1]",
+    *({_public.hostname} if _public.hostname else set()),
+    *env.words("BERTH_ALLOWED_HOSTS"),
+]
+CSRF_TRUSTED_ORIGINS = [BERTH_PUBLIC_URL]
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _public.scheme == "https"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_NAME = "berth_session"
+CSRF_COOKIE_NAME = "berth_csrf"
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+if env.boolean("BERTH_BEHIND_PROXY", False):
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "django_htmx",
+    "template_partials",
+    "panel.apps.PanelConfig",
+    "panel.core",
+    "panel.audit",
+    "panel.accounts",
+    "panel.fleet",
+    "models_catalog",
+    "deployments",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+ROOT_URLCONF = "panel.urls"
+ASGI_APPLICATION = "panel.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+            "builtins": ["panel.core.templatetags.ui"],
+        },
+    }
+]
+
+# --- database and broker ----------------------------------------------------------------------------------------------
+from panel.core.services_urls import database_settings, redis_urls  # noqa: E402  (needs BERTH_DATA)
+
+DATABASES = {"default": database_settings(env.text("DATABASE_URL"), BERTH_DATA)}
+REDIS_URL, CELERY_BROKER_URL = redis_urls(env.text("REDIS_URL"), BERTH_DATA)
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# --- Celery: ids only, nothing kept ---------------------------------------------------------------------------------
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_DEFAULT_QUEUE = "loop"
+CELERY_TASK_ROUTES = {"deployments.tasks.probe": {"queue": "probe"}}
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_TASK_ALWAYS_EAGER = env.boolean("BERTH_TASKS_EAGER", False)
+
+# --- people -----------------------------------------------------------------------------------------------------------
+AUTH_USER_MODEL = "accounts.User"
+PASSWORD_HASHERS = [
+    "django.contrib.auth.hashers.Argon2PasswordHasher",
+    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "deployments"
+
+# --- languages, time, files -----------------------------------------------------------------------------------------
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("zh-hans", "中文")]
+LOCALE_PATHS = [BASE_DIR / "locale"]
+USE_TZ = True
+TIME_ZONE = env.text("BERTH_TIME_ZONE", "UTC")
+STATIC_URL = "static/"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = DEBUG
+STORAGES = {
+    "default": {
+        "BACKEND": "django.core.files.storage.FileSystemStorage",
+        "OPTIONS": {"location": BERTH_DATA / "files"},
+    },
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    # Logs of all jobs; any shared storage works for several web nodes.
+    "logs": {"BACKEND": "django.core.files.storage.FileSystemStorage", "OPTIONS": {"location": BERTH_DATA / "logs"}},
+}
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2 << 20
+
+# --- times of the loop (seconds); tests make them short ---------------------------------------------------------------
+BERTH_TICK_S = env.number("BERTH_TICK_S", 2.0, low=0.05)
+BERTH_CLAIM_S = env.number("BERTH_CLAIM_S", 6.0, low=0.5)
+BERTH_HOST_LOST_S = env.number("BERTH_HOST_LOST_S", 30.0, low=0.5)
+BERTH_STALL_S = env.number("BERTH_STALL_S", 600.0, low=1)
+BERTH_PROBE_TIMEOUT_S = env.number("BERTH_PROBE_TIMEOUT_S", 120.0, low=1)
+BERTH_RESTART_FIRST_S = env.number("BERTH_RESTART_FIRST_S", 10.0, low=0.05)
+BERTH_RESTART_MAX_S = env.number("BERTH_RESTART_MAX_S", 300.0, low=0.05)
+BERTH_LOG_CAP_MIB = env.integer("BERTH_LOG_CAP_MIB", 64, low=1)
+BERTH_ENGINE_CACHE = env.path("BERTH_ENGINE_CACHE", BERTH_DATA / "engines")
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": env.text("BERTH_LOG_LEVEL", "INFO")},
+    "loggers": {"httpx": {"level": "WARNING"}},
+}
