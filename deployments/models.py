@@ -127,3 +127,6 @@ class Transition(models.Model):
 
     class Meta:
         ordering = ["deployment_id", "id"]
+
+    def __str__(self) -> str:
+        return f"{self.old} → {self.new}"

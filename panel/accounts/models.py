@@ -54,6 +54,9 @@ class OneTimeLink(models.Model):
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True)
 
+    def __str__(self) -> str:
+        return f"{self.purpose} until {self.expires_at}"
+
 
 class LoginAttempt(models.Model):
     """Failed logins per address or name and minute, for the rate limit."""
@@ -64,3 +67,6 @@ class LoginAttempt(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["key", "minute"], name="login_attempts_once_per_minute")]
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.count}"

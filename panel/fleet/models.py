@@ -140,6 +140,9 @@ class JobLog(models.Model):
     segments = models.JSONField(default=list)
     updated_at = models.DateTimeField(auto_now=True)
 
+    def __str__(self) -> str:
+        return f"log of {self.job_id}, {self.size} bytes"
+
 
 class Reservation(models.Model):
     """MiB that a holder (a run, as text) has claimed of a GPU, or of the host's RAM when `gpu` is empty."""
@@ -155,6 +158,9 @@ class Reservation(models.Model):
             models.UniqueConstraint(fields=["holder", "host", "gpu"], name="reservation_once", nulls_distinct=False)
         ]
 
+    def __str__(self) -> str:
+        return f"{self.mib} MiB for {self.holder}"
+
 
 class JoinCode(models.Model):
     """A one-time code with which an agent joins; 15 minutes."""
@@ -164,3 +170,6 @@ class JoinCode(models.Model):
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"join code for {self.host_name}"
