@@ -20,6 +20,7 @@ class Claimable(models.Model):
     claim_token = models.UUIDField(null=True, editable=False)
     claim_until = models.DateTimeField(null=True, editable=False)
     due_at = models.DateTimeField(null=True, db_index=True, editable=False)
+    wake = models.BigIntegerField(default=0, editable=False)  # counts nudges
 
     class Meta:
         abstract = True

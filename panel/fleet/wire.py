@@ -54,10 +54,13 @@ class EngineTask(Message):
 
 
 class ScanTask(Message):
-    """List the models below these folders; headers are read, weights are not. Result: list of ScannedModel dicts."""
+    """List the models below these folders; headers are read, weights are not. Result: list of ScannedModel dicts.
+
+    The usual folders of the host (Hugging Face cache, ~/models, the agent's own list) are always scanned too.
+    """
 
     kind: Literal["scan"] = "scan"
-    roots: list[str]
+    roots: list[str] = []
 
 
 class RuntimesTask(Message):

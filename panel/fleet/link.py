@@ -1,0 +1,168 @@
+"""The panel's side of the wire: what agents fetch and say. Every call carries the host's token; see wire.py.
+
+A long-poll holds no database connection while it waits: it reads, lets go, sleeps on the hub, reads again.
+"""
+
+import asyncio
+import functools
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import connections
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import path
+from django.views.decorators.csrf import csrf_exempt
+from pydantic import ValidationError
+
+from panel.core import sse
+from panel.core.errors import NotFound, PanelError
+from panel.fleet import live, reports, services, wire
+from panel.fleet.models import Host, Job
+
+log = logging.getLogger(__name__)
+
+MAX_BODY = 16 << 20
+MAX_WAIT_S = 25.0
+
+
+class NotYours(PanelError):
+    code = "link.token"
+    message = "This host token is not known here."
+    hint = "Join the host again from the hosts page."
+    status = 401
+
+
+def _host(request: HttpRequest) -> Host:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    host = Host.objects.filter(token_hash=services.digest(token)).first() if scheme == "Bearer" and token else None
+    if host is None:
+        raise NotYours
+    return host
+
+
+def _json(message: wire.Message) -> HttpResponse:
+    return HttpResponse(message.model_dump_json(), content_type="application/json")
+
+
+View = Callable[..., Awaitable[HttpResponse]]
+
+
+def link_view(method: str) -> Callable[[View], Any]:
+    """One shape for all calls: method, bounded body, errors as {code, message, hint}; no session, no CSRF."""
+
+    def wrap(view: View) -> Any:
+        @functools.wraps(view)
+        async def inner(request: HttpRequest, **kwargs: Any) -> HttpResponse:
+            if request.method != method:
+                return HttpResponse(status=405, headers={"Allow": method})
+            if int(request.headers.get("Content-Length") or 0) > MAX_BODY:
+                return JsonResponse({"code": "link.too_large", "message": "Body too large.", "hint": ""}, status=413)
+            try:
+                return await view(request, **kwargs)
+            except PanelError as exc:
+                return JsonResponse(exc.as_dict(), status=exc.status)
+            except ValidationError as exc:
+                log.warning("agent message refused at %s: %s", request.path, exc.error_count())
+                detail = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in exc.errors()[:3])
+                return JsonResponse({"code": "link.message", "message": detail, "hint": ""}, status=422)
+
+        return csrf_exempt(inner)
+
+    return wrap
+
+
+@sync_to_async
+def _work_newer_than(request: HttpRequest, rev: int) -> tuple[int, wire.Work | None]:
+    """(host id, work when newer than `rev`). Gives the database connection back before it returns."""
+    try:
+        host = _host(request)
+        if rev > host.work_rev:  # the agent remembers more than a restored database: go ahead of it
+            Host.objects.filter(pk=host.pk, work_rev__lt=rev).update(work_rev=rev + 1)
+            host.refresh_from_db(fields=["work_rev"])
+        return host.pk, services.work_of(host) if host.work_rev != rev else None
+    finally:
+        connections["default"].close()
+
+
+@link_view("GET")
+async def work(request: HttpRequest) -> HttpResponse:
+    """The host's whole work as soon as it is newer than `rev`, else 204 after `wait` seconds (at most 25)."""
+    try:
+        rev = int(request.GET.get("rev", 0))
+        wait = min(MAX_WAIT_S, max(0.0, float(request.GET.get("wait", 0))))
+    except ValueError as exc:
+        raise PanelError("link.query", "rev and wait are numbers.") from exc
+    host_id, found = await _work_newer_than(request, rev)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + wait
+    if found is None and wait:
+        async with sse.hub.subscribe([live.work_topic(host_id)]) as news:
+            # Read once more after subscribing, so that a change in between is not slept through.
+            _id, found = await _work_newer_than(request, rev)
+            while found is None and (left := end - loop.time()) > 0:
+                await news.wait(min(left, settings.BERTH_TICK_S * 5))
+                _id, found = await _work_newer_than(request, rev)
+    return _json(found) if found is not None else HttpResponse(status=204)
+
+
+@link_view("POST")
+async def report(request: HttpRequest) -> HttpResponse:
+    def take() -> wire.ReportReply:
+        host = _host(request)
+        return reports.take_report(host, wire.Report.model_validate_json(request.body))
+
+    return _json(await sync_to_async(take)())
+
+
+@link_view("POST")
+async def job_log(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
+    def take() -> wire.LogReply:
+        host = _host(request)
+        offset, skipped = int(request.GET.get("offset", 0)), int(request.GET.get("skipped", 0))
+        if offset < 0 or skipped < 0 or len(request.body) > wire.MAX_LOG_CHUNK:
+            raise PanelError("link.log", "The offset or the size of this part is not possible.", status=422)
+        return reports.take_log(host, job_id, offset, request.body, skipped)
+
+    return await _of_a_job(take)
+
+
+@link_view("POST")
+async def job_result(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
+    def take() -> None:
+        host = _host(request)
+        reports.take_result(host, job_id, wire.JobResult.model_validate_json(request.body))
+
+    return await _of_a_job(take)
+
+
+async def _of_a_job(take: Callable[[], wire.Message | None]) -> HttpResponse:
+    try:
+        answer = await sync_to_async(take)()
+    except Job.DoesNotExist as exc:
+        raise NotFound from exc
+    except ValueError as exc:
+        if isinstance(exc, ValidationError):
+            raise
+        raise PanelError("link.query", "offset and skipped are numbers.", status=422) from exc
+    return _json(answer) if answer is not None else HttpResponse(status=204)
+
+
+@link_view("POST")
+async def join(request: HttpRequest) -> HttpResponse:
+    def take() -> wire.JoinReply:
+        return services.join(wire.JoinRequest.model_validate_json(request.body))
+
+    return _json(await sync_to_async(take)())
+
+
+urlpatterns = [
+    path("join", join),
+    path("work", work),
+    path("report", report),
+    path("jobs/<uuid:job_id>/log", job_log),
+    path("jobs/<uuid:job_id>/result", job_result),
+]

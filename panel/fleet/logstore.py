@@ -1,0 +1,153 @@
+"""The panel's copy of job logs: offset-addressed appends, bounded size, bounded reads.
+
+New bytes go to the row's `tail`; when that is large enough it is sealed into an object of the storage named "logs".
+An append is decided by one guarded update on `size`, so that a repeated or late upload stores nothing twice.
+"""
+
+import re
+import uuid
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.core.files.base import ContentFile
+from django.core.files.storage import storages
+
+from panel.core import sse
+from panel.fleet import live
+from panel.fleet.models import JobLog
+
+SEAL_BYTES = 256 << 10
+HEAD_BYTES = 8 << 20  # kept for good when the cap drops the middle
+MAX_READ = 1 << 20
+LINE_END = re.compile(rb"[\r\n]")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes [start, start + len(data)) of a log; `gap` bytes before `start` are not stored any more."""
+
+    start: int
+    data: bytes
+    gap: int
+    size: int  # bytes of the whole log so far
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
+
+
+def append(job_id: uuid.UUID, offset: int, data: bytes, skipped: int = 0) -> tuple[int, bool]:
+    """Store bytes that begin at `offset`; `skipped` says how many bytes before it the host no longer has.
+
+    Returns (bytes now stored, whether it grew). Bytes already here are dropped; a hole is refused by answering
+    with the size, where the agent then goes on.
+    """
+    row = JobLog.objects.get(pk=job_id)
+    size, tail, segments = row.size, bytes(row.tail), list(row.segments)
+    gap = max(0, offset - size)
+    if gap and skipped < gap:
+        return size, False
+    fresh = data if gap else data[size - offset :]
+    if not fresh and not gap:
+        return size, False
+    sealed: list[str] = []
+    if gap:
+        tail, segments = _seal(job_id, size, tail, segments, sealed)
+        segments = [*segments, [size, size + gap, ""]]
+        size += gap
+    tail += fresh
+    size += len(fresh)
+    if len(tail) >= SEAL_BYTES:
+        tail, segments = _seal(job_id, size, tail, segments, sealed)
+    segments, dropped = _bounded(segments)
+    stored = JobLog.objects.filter(pk=job_id, size=row.size).update(size=size, tail=tail, segments=segments)
+    if not stored:  # someone stored the same bytes first; what we wrote aside is not referenced
+        for name in sealed:
+            storages["logs"].delete(name)
+        return JobLog.objects.values_list("size", flat=True).get(pk=job_id), False
+    for old in dropped:
+        storages["logs"].delete(old)
+    _publish(job_id, bytes(row.tail), row.size, gap, fresh)
+    return size, True
+
+
+def _seal(
+    job_id: uuid.UUID, size: int, tail: bytes, segments: list[list], sealed: list[str]
+) -> tuple[bytes, list[list]]:
+    """Move the tail into an object of its own; `sealed` collects what was written."""
+    if not tail:
+        return tail, segments
+    name = storages["logs"].save(f"jobs/{job_id}/{size - len(tail):015d}", ContentFile(tail))
+    sealed.append(name)
+    return b"", [*segments, [size - len(tail), size, name]]
+
+
+def _bounded(segments: list[list]) -> tuple[list[list], list[str]]:
+    """Drop the oldest segments after the head when the cap is passed; gaps that touch become one."""
+    cap = settings.BERTH_LOG_CAP_MIB << 20
+    stored = sum(end - start for start, end, name in segments if name)
+    dropped: list[str] = []
+    kept: list[list] = []
+    for start, end, name in segments:
+        if name and stored > cap and start >= min(HEAD_BYTES, cap // 8):
+            dropped.append(name)
+            stored -= end - start
+            name = ""
+        if not name and kept and not kept[-1][2]:
+            kept[-1][1] = end
+        else:
+            kept.append([start, end, name])
+    return kept, dropped
+
+
+def read(job_id: uuid.UUID, offset: int, limit: int = MAX_READ) -> Part:
+    """At most `limit` bytes from `offset` on. A gap is stepped over and told. Beyond the end the data is empty."""
+    row = JobLog.objects.get(pk=job_id)
+    limit = max(1, min(limit, MAX_READ))
+    tail_start = row.size - len(row.tail)
+    position, gap = max(0, min(offset, row.size)), 0
+    for start, end, name in row.segments:
+        if end <= position:
+            continue
+        if not name:
+            gap += end - position
+            position = end
+            continue
+        with storages["logs"].open(name) as file:
+            file.seek(position - start)
+            return Part(position, file.read(limit), gap, row.size)
+    return Part(position, bytes(row.tail)[position - tail_start :][:limit], gap, row.size)
+
+
+def read_all(job_id: uuid.UUID):
+    """The whole stored log in parts, for downloads; gaps are told by each part."""
+    offset = 0
+    while True:
+        part = read(job_id, offset)
+        if not part.data:
+            return
+        yield part
+        offset = part.end
+
+
+def tail_offset(job_id: uuid.UUID, wanted: int) -> int:
+    """Where the last `wanted` bytes begin."""
+    return max(0, JobLog.objects.values_list("size", flat=True).get(pk=job_id) - wanted)
+
+
+def _publish(job_id: uuid.UUID, old_tail: bytes, old_size: int, gap: int, fresh: bytes) -> None:
+    """Send whole lines to the open pages: what was an unfinished line goes out again with its end."""
+    carry = b""
+    if not gap:
+        ends = list(LINE_END.finditer(old_tail[-16384:]))
+        carry = old_tail[-16384:][ends[-1].end() :] if ends else old_tail[-16384:]
+    text = carry + fresh
+    ends = list(LINE_END.finditer(text))
+    if ends:
+        text = text[: ends[-1].end()]
+    elif len(text) < 16384:
+        return  # the line goes on; the rest comes with its end
+    start = old_size + gap - len(carry)
+    for at in range(0, len(text), 64 << 10):
+        piece = text[at : at + (64 << 10)]
+        sse.publish(live.job_topic(job_id), "log", {"at": start + at, "text": piece.decode("utf-8", "replace")})
