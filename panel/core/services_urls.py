@@ -1,18 +1,31 @@
 """DATABASE_URL and REDIS_URL, or the sockets of the embedded servers when they are not set."""
 
+import hashlib
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from panel.core.env import SettingError
 
+LONGEST_FOLDER = 107 - len("/.s.PGSQL.5432.lock")
+
 
 def socket_folder(data: Path) -> Path:
-    """The 0700 folder of the embedded servers' sockets; short, since a socket path may hold 107 bytes only.
+    """The 0700 folder of the embedded servers' sockets; short, since a socket's path may hold 107 bytes only.
 
-    `<data>/run` names it: panel/embedded.py makes that a symbolic link to a short folder when the data path is long.
+    It is `<data>/run`. When that is too long it is a folder in /tmp whose name follows from the user and the data
+    folder, so that every process finds the same one; panel/embedded.py makes it and puts a symbolic link at
+    `<data>/run`, and an existing link is followed (the data folder may have been moved).
     """
-    return data / "run"
+    run = data / "run"
+    if run.is_symlink():
+        return run.readlink()
+    if len(os.fsencode(run)) <= LONGEST_FOLDER:
+        return run
+    name = hashlib.sha256(os.fsencode(data)).hexdigest()[:10]
+    return Path(tempfile.gettempdir()) / f"berth-{os.getuid()}-{name}"
 
 
 def database_settings(url: str, data: Path) -> dict[str, Any]:

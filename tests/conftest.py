@@ -1,0 +1,115 @@
+"""For all tests: servers that start when the first test asks for a database, and no way out to the network.
+
+Fixtures: `servers` (both servers, started once), `broker` (an emptied Valkey; a redis.Redis), and pytest-django's
+`db`, `transactional_db`, `client` …, which start the servers by themselves.
+"""
+
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.servers import Servers
+
+REQUIRE_ALL = os.environ.get("BERTH_TEST_ALL") == "1"
+
+
+# --- servers --------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    """PostgreSQL and Valkey; the Django settings and the Celery app of this process point to them."""
+    from django.conf import settings
+
+    from panel.celery import app
+    from panel.core.services_urls import redis_urls
+
+    running = Servers.start()
+    settings.DATABASES["default"].update(running.database_settings())
+    settings.REDIS_URL, settings.CELERY_BROKER_URL = redis_urls(running.redis_url, settings.BERTH_DATA)
+    app.conf.broker_url = settings.CELERY_BROKER_URL
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None, servers: Servers) -> None:
+    """pytest-django asks for this just before it makes the test database: only then are servers needed."""
+
+
+@pytest.fixture
+def broker(servers: Servers) -> Iterator[Any]:
+    """An empty Valkey, as a redis.Redis that is closed at the end."""
+    import redis
+
+    client = redis.Redis.from_url(servers.redis_url)
+    client.flushall()
+    yield client
+    client.close()
+
+
+# --- no network -----------------------------------------------------------------------------------------------------
+class NetworkBlocked(RuntimeError):
+    """A test tried to leave this machine. RuntimeError, so that code which forgives OSError does not hide it."""
+
+
+def _is_local(host: Any) -> bool:
+    if isinstance(host, bytes):
+        host = host.decode()
+    if host in (None, "", "localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(str(host).split("%")[0])
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_network() -> Iterator[None]:
+    """Sockets reach this machine only, and names of others are not looked up."""
+    patch = pytest.MonkeyPatch()
+
+    def guarded(original: Any) -> Any:
+        def connect(self: socket.socket, address: Any, *args: Any) -> Any:
+            if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_local(address[0]):
+                raise NetworkBlocked(f"A test tried to connect to {address!r}.")
+            return original(self, address, *args)
+
+        return connect
+
+    look_up = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_local(host):
+            raise NetworkBlocked(f"A test tried to look up {host!r}.")
+        return look_up(host, *args, **kwargs)
+
+    patch.setattr(socket.socket, "connect", guarded(socket.socket.connect))
+    patch.setattr(socket.socket, "connect_ex", guarded(socket.socket.connect_ex))
+    patch.setattr(socket, "getaddrinfo", getaddrinfo)
+    yield
+    patch.undo()
+
+
+# --- parts that may be absent ---------------------------------------------------------------------------------------
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that asks for the database, or for the broker, is an integration test."""
+    needs_servers = {"servers", "broker", "db", "transactional_db", "live_server"}
+    for item in items:
+        if needs_servers & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("django_db"):
+            item.add_marker(pytest.mark.integration)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """With BERTH_TEST_ALL=1 nothing may be left out: a skipped test fails and says why it was skipped."""
+    report: pytest.TestReport = yield
+    if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"left out although BERTH_TEST_ALL=1: {report.longrepr}"
+    return report
