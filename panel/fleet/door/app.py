@@ -1,0 +1,219 @@
+"""The ASGI app of the door. It answers everything below /v1 and never raises for what a client or an engine does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from os import urandom
+from typing import Any
+
+from panel.fleet.door import access, routes
+from panel.fleet.door.body import Held, Receive, find_model, read_body
+from panel.fleet.door.errors import DoorError
+from panel.fleet.door.limits import Limits
+from panel.fleet.door.relay import SAFE, Broken, Send, relay, request_head
+from panel.fleet.door.snapshot import NoSnapshot, Snapshot
+from panel.fleet.door.upstream import ClientGone, Header, Pool
+
+log = logging.getLogger("berth.door")
+
+Scope = MutableMapping[str, Any]
+
+ASK = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank", "/v1/score"})
+MODELS = "/v1/models"
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+
+
+@dataclass(slots=True)
+class Count:
+    """What a deployment was asked since this process began."""
+
+    active: int = 0
+    requests: int = 0
+    broken: int = 0
+
+
+class Door:
+    """`snapshot` gives the newest Snapshot, or raises NoSnapshot; it is awaited once per request.
+
+    `used` collects token id → Unix time of the last request, for whoever writes it down; `counts` is by model name.
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Awaitable[Snapshot]],
+        *,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._snapshot, self._clock = snapshot, clock
+        self.limits = limits or Limits()
+        self._pool = Pool(self.limits)
+        self._held = Held(self.limits.bodies)
+        self.used: dict[int, float] = {}
+        self.counts: dict[str, Count] = {}
+
+    def close(self) -> None:
+        self._pool.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            return
+        request_id = _request_id(scope["headers"])
+        try:
+            await self._answer(scope, receive, send, request_id)
+        except DoorError as refusal:
+            await _say(send, scope, refusal.status, refusal.body(), [*refusal.headers(), (b"x-request-id", request_id)])
+        except ClientGone:
+            log.debug("client left: %s %s", scope["path"], request_id.decode())
+        except Broken as exc:
+            # Returning without the end of the answer makes the server cut the connection: the client sees it.
+            log.warning("answer broke off (%s), request %s", exc, request_id.decode())
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> None:
+        path = _path(scope)
+        allowed = _methods(path)
+        method = scope["method"]
+        if method == "OPTIONS" and allowed:
+            await _say(send, scope, 204, b"", [(b"allow", allowed.encode())])
+            return
+        try:
+            snapshot = await self._snapshot()
+        except NoSnapshot as exc:
+            raise DoorError(
+                503,
+                "panel.not_ready",
+                "The panel does not know its tokens and models at this moment.",
+                "It may be starting, or its database is away; ask again.",
+                retry_after=2,
+            ) from exc
+        caller = access.identify(scope["headers"], snapshot, self._clock())
+        if caller.token is not None and caller.token.id is not None:
+            self.used[caller.token.id] = self._clock()
+        if not allowed:
+            raise _no_such_path(path)
+        if method not in allowed.split(", "):
+            raise DoorError(
+                405, "request.method", f"{path} takes {allowed}.", "", headers=[(b"allow", allowed.encode())]
+            )
+        if path in ASK:
+            await self._ask(scope, receive, send, snapshot=snapshot, caller=caller, path=path, request_id=request_id)
+        else:
+            answer = self._models(path, snapshot, caller)
+            await _say(send, scope, 200, json.dumps(answer).encode(), [(b"x-request-id", request_id)])
+
+    def _models(self, path: str, snapshot: Snapshot, caller: access.Caller) -> dict[str, Any]:
+        if path == MODELS:
+            return routes.listing(snapshot, caller)
+        return routes.entry(routes.choose(snapshot, caller, path.removeprefix(MODELS + "/"), self._clock()))
+
+    async def _ask(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        snapshot: Snapshot,
+        caller: access.Caller,
+        path: str,
+        request_id: bytes,
+    ) -> None:
+        declared = _check_headers(scope["headers"])
+        body = await read_body(receive, declared, self.limits, self._held)
+        try:
+            route = routes.choose(snapshot, caller, await find_model(body), self._clock())
+            head = request_head("POST", path, route, _with_id(scope["headers"], request_id), len(body))
+            count = self.counts.setdefault(route.name, Count())
+            count.requests += 1
+            count.active += 1
+            try:
+                await relay(
+                    self._pool,
+                    route,
+                    head,
+                    body,
+                    receive=receive,
+                    send=send,
+                    limits=self.limits,
+                    request_id=request_id,
+                )
+            except (DoorError, Broken):
+                count.broken += 1
+                raise
+            finally:
+                count.active -= 1
+        finally:
+            self._held.bytes -= len(body)
+
+
+def _path(scope: Scope) -> str:
+    """The path exactly as it was sent: an encoded or dotted spelling of an allowed path is another path."""
+    raw: bytes | None = scope.get("raw_path")
+    return raw.partition(b"?")[0].decode("latin-1") if raw is not None else str(scope["path"])
+
+
+def _methods(path: str) -> str:
+    """The methods that a path takes; "" for a path that is not open."""
+    if path in ASK:
+        return "POST, OPTIONS"
+    if path == MODELS or (path.startswith(MODELS + "/") and "/" not in path[len(MODELS) + 1 :]):
+        return "GET, HEAD, OPTIONS"
+    return ""
+
+
+def _no_such_path(path: str) -> DoorError:
+    return DoorError(
+        404,
+        "request.path",
+        f"There is nothing at {path[:120]}.",
+        "Open here: " + ", ".join([MODELS, *sorted(ASK)]) + ".",
+    )
+
+
+def _check_headers(headers: list[Header]) -> int | None:
+    """The declared length of a JSON body. Raises DoorError 415."""
+    declared: int | None = None
+    kind = encoding = b""
+    for name, value in headers:
+        if name == b"content-length":
+            declared = int(value)
+        elif name == b"content-type":
+            kind = value.partition(b";")[0].strip().lower()
+        elif name == b"content-encoding":
+            encoding = value.strip().lower()
+    if kind != b"application/json" or encoding not in (b"", b"identity"):
+        raise DoorError(
+            415,
+            "request.media_type",
+            "The body must be plain JSON.",
+            "Send `Content-Type: application/json`, not compressed.",
+        )
+    return declared
+
+
+def _request_id(headers: list[Header]) -> bytes:
+    """The client's own id when it is a plain word, else a new one; the engine and the client get it."""
+    for name, value in headers:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return value
+    return urandom(8).hex().encode()
+
+
+def _with_id(headers: list[Header], request_id: bytes) -> list[Header]:
+    return [*((name, value) for name, value in headers if name != b"x-request-id"), (b"x-request-id", request_id)]
+
+
+async def _say(send: Send, scope: Scope, status: int, body: bytes, headers: list[Header]) -> None:
+    """An answer of the door itself. A HEAD gets the headers of the same GET."""
+    headers = [*headers, (b"x-berth-said-by", b"panel"), (b"cache-control", b"no-store"), *SAFE]
+    if status != 204:
+        headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

@@ -1,0 +1,166 @@
+"""One request to an engine and its answer back: byte for byte, with no more held than a small window."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from panel.fleet.door.body import Receive
+from panel.fleet.door.deadline import Deadline
+from panel.fleet.door.errors import EngineBroke
+from panel.fleet.door.limits import Limits
+from panel.fleet.door.snapshot import Route
+from panel.fleet.door.upstream import BadAnswer, ClientGone, Connection, ConnectionGone, Head, Header, Pool
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+# Lists of what passes, not of what does not: an unknown header can carry a cookie, a key or an order to the engine.
+REQUEST_HEADERS = frozenset({b"accept", b"content-type", b"user-agent", b"x-request-id", b"traceparent", b"tracestate"})
+RESPONSE_HEADERS = frozenset(
+    {
+        b"content-type",
+        b"content-length",
+        b"content-encoding",
+        b"content-language",
+        b"cache-control",
+        b"retry-after",
+        b"x-request-id",
+        b"x-should-retry",
+        b"openai-model",
+        b"openai-processing-ms",
+        b"openai-version",
+    }
+)
+# The answer shares the panel's origin: a browser must never take it for a page.
+SAFE = ((b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"default-src 'none'; sandbox"))
+
+
+class Broken(Exception):
+    """The answer had begun and cannot be finished; the client's connection must end visibly."""
+
+
+def request_head(method: str, path: str, route: Route, headers: Iterable[Header], length: int) -> bytes:
+    """The request line and headers for the engine: our path, its key, and the few headers that pass."""
+    lines = [
+        f"{method} {path} HTTP/1.1\r\nhost: {route.host}:{route.port}\r\ncontent-length: {length}\r\n".encode("latin-1")
+    ]
+    if route.key:
+        lines.append(b"authorization: Bearer " + route.key.encode("latin-1") + b"\r\n")
+    for name, value in headers:
+        if name in REQUEST_HEADERS and b"\r" not in value and b"\n" not in value and b"\0" not in value:
+            lines.append(name + b": " + value + b"\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+class Exchange:
+    """One request with its connection, so that whoever sees the client leave can end it wherever it is."""
+
+    def __init__(self, pool: Pool, route: Route) -> None:
+        self._pool, self._route = pool, route
+        self.connection: Connection | None = None
+        self._gone = False
+
+    async def ask(self, head: bytes, body: bytes) -> tuple[Connection, Head]:
+        """Raises EngineBroke, ConnectionGone, BadAnswer, ClientGone."""
+        address = (self._route.host, self._route.port or 0)
+        connection = await self._pool.take(*address)
+        while True:
+            self.connection = connection
+            if self._gone:
+                raise ClientGone
+            reused = connection.used > 0
+            connection.ask(head, body)
+            try:
+                return connection, await connection.head()
+            except ConnectionGone:
+                # An engine may close an idle connection at the very moment it is used again; nothing was said on it.
+                if not reused or connection.answered:
+                    raise
+            connection = await self._pool.connect(*address)
+
+    async def watch(self, receive: Receive) -> None:
+        """Abort the engine's connection at the moment the client's ends: the engine then stops generating."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        if self.connection is not None:
+            self.connection.abort(ClientGone())
+
+    def end(self) -> None:
+        if self.connection is None:
+            return
+        if self.connection.whole:
+            self._pool.give(self.connection)
+        else:
+            self.connection.abort()
+
+
+async def relay(
+    pool: Pool,
+    route: Route,
+    head: bytes,
+    body: bytes,
+    *,
+    receive: Receive,
+    send: Send,
+    limits: Limits,
+    request_id: bytes = b"",
+) -> int:
+    """Forward, and stream the answer back; returns its status.
+
+    Raises EngineBroke before anything was sent, Broken after, ClientGone when the client left or stalled.
+    """
+    exchange = Exchange(pool, route)
+    watcher = asyncio.ensure_future(exchange.watch(receive))
+    try:
+        connection, answer = await exchange.ask(head, body)
+        if answer.status in (401, 403):
+            raise EngineBroke(
+                "engine.key_refused", "The engine refused the panel's own key.", "Restart the deployment."
+            )
+        await _stream(connection, answer, send, limits, request_id)
+        return answer.status
+    except (ConnectionGone, BadAnswer) as exc:
+        raise _broke(exc) from exc
+    finally:
+        watcher.cancel()
+        exchange.end()
+
+
+async def _stream(connection: Connection, answer: Head, send: Send, limits: Limits, request_id: bytes) -> None:
+    headers = [(name, value) for name, value in answer.headers if name in RESPONSE_HEADERS]
+    events = any(name == b"content-type" and value.lower().startswith(b"text/event-stream") for name, value in headers)
+    headers += [(b"x-berth-said-by", b"engine"), *SAFE]
+    if request_id and not any(name == b"x-request-id" for name, _ in headers):
+        headers.append((b"x-request-id", request_id))
+    if events:
+        headers.append((b"x-accel-buffering", b"no"))  # nginx in front must not collect the stream
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    try:
+        more = True
+        while more:
+            data = await connection.more()
+            more = not connection.whole
+            with Deadline(limits.client_stall_s):
+                await send({"type": "http.response.body", "body": data, "more_body": more})
+    except TimeoutError as exc:
+        raise ClientGone from exc
+    except (ConnectionGone, BadAnswer, EngineBroke) as exc:
+        broke = exc if isinstance(exc, EngineBroke) else _broke(exc)
+        if events:  # clients of the OpenAI API raise what stands in an event named error
+            await send(
+                {"type": "http.response.body", "body": b"\n\ndata: " + broke.body() + b"\n\n", "more_body": True}
+            )
+        raise Broken(broke.code) from exc
+
+
+def _broke(exc: ConnectionGone | BadAnswer) -> EngineBroke:
+    if isinstance(exc, BadAnswer):
+        return EngineBroke("engine.bad_answer", "The engine's answer is not proper HTTP.", "Look at the engine's log.")
+    return EngineBroke(
+        "engine.broke_off",
+        "The engine closed the connection before its answer was whole.",
+        "It may have died of this request; the deployment's page says what happened.",
+    )
