@@ -3,6 +3,8 @@
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
+from panel.core import pages
+
 
 def healthz(request: HttpRequest) -> HttpResponse:
     """Alive: no login, no database, no broker."""
@@ -11,4 +13,10 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 urlpatterns = [
     path("healthz", healthz),
+    path("preferences", pages.preferences, name="preferences"),
 ]
+
+handler400 = pages.bad_request
+handler403 = pages.permission_denied
+handler404 = pages.not_found
+handler500 = pages.server_error

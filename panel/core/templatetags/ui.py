@@ -1,5 +1,283 @@
-"""Template tags and filters of the design system."""
+"""Template tags and filters of the design system; they are built in, no page loads them.
+
+Sizes come in MiB or bytes as the filter says; times are aware datetimes; durations are seconds. A number and its unit
+are joined by a no-break space. Words follow the viewer's language.
+"""
+
+import datetime as dt
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from django import template
+from django.templatetags.static import static
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 register = template.Library()
+
+NBSP = "\u00a0"
+SPRITE = "vendor/tabler-icons-3.51.0/icons.svg"
+STATE_ICONS = {
+    "ok": "circle-check",
+    "busy": "loader-2",
+    "warn": "alert-triangle",
+    "bad": "alert-circle",
+    "off": "circle-minus",
+    "lost": "plug-connected-x",
+    "wait": "hourglass",
+}
+STEP_ICONS = {"yes": "check", "now": "loader-2", "no": "x", "todo": "circle-dashed"}
+NOTE_ICONS = {"": "info-circle", "warn": "alert-triangle", "bad": "alert-circle", "ok": "circle-check"}
+
+
+# --- small pieces of markup -----------------------------------------------------------------------------------------
+
+
+@register.simple_tag
+def icon(name: str, cls: str = "") -> SafeString:
+    """An icon of the sprite; decoration only, so the word beside it carries the meaning."""
+    css = f"icon {cls}".strip()
+    return format_html('<svg class="{}" aria-hidden="true"><use href="{}#{}"/></svg>', css, static(SPRITE), name)
+
+
+@register.simple_tag
+def state(kind: str, text: Any) -> SafeString:
+    """The state badge: ok, busy, warn, bad, off, lost or wait, with its word."""
+    css = {"lost": "warn", "wait": "off"}.get(kind, kind)
+    return format_html(
+        '<span class="state {}">{}{}</span>', css, icon(STATE_ICONS[kind], "spin" if kind == "busy" else ""), text
+    )
+
+
+@register.simple_tag
+def measured(what: Any) -> SafeString:
+    """The source tag of measured numbers: a datetime becomes "measured 4 s ago", a text stays; nothing for None."""
+    if not what:
+        return mark_safe("")
+    if isinstance(what, dt.datetime):
+        full = date_format(timezone.localtime(what), "DATETIME_FORMAT")
+        text = _("measured %(ago)s") % {"ago": ago(what)}
+        return format_html('<span class="src" title="{}">{}{}</span>', full, icon("ruler-2"), text)
+    return format_html('<span class="src">{}{}</span>', icon("ruler-2"), what)
+
+
+@register.simple_tag
+def estimated(text: Any = "") -> SafeString:
+    """The source tag of estimated numbers; `text` says how exact, e.g. "estimated, ± 0.9 GiB"."""
+    return format_html('<span class="src">{}{}</span>', icon("wave-sine"), text or _("estimated"))
+
+
+@register.inclusion_tag("ui/copy.html")
+def copy(id: str, value: Any, label: Any, cls: str = "", done: Any = "", text: str = "") -> dict[str, Any]:
+    """A value with a copy button. `label` says what ("Copy the address of support-chat"); `text` is copied instead."""
+    return {"id": id, "value": value, "label": label, "cls": cls, "done": done or _("Copied"), "text": text}
+
+
+@register.simple_tag
+def avatar(name: Any) -> SafeString:
+    """Initials of a person; decoration."""
+    words = str(name).replace(".", " ").replace("-", " ").replace("_", " ").split()
+    letters = "".join(w[0] for w in words[:2]) if len(words) > 1 else "".join(words)[:2]
+    return format_html(
+        '<span class="av {}" aria-hidden="true">{}</span>',
+        " bcd"[sum(map(ord, str(name))) % 4].strip(),
+        letters.upper(),
+    )
+
+
+@register.inclusion_tag("ui/step.html")
+def step(
+    kind: str, name: Any, detail: Any = "", took: Any = "", usual: Any = "", value: float | None = None, label: Any = ""
+) -> dict[str, Any]:
+    """One step of a timeline: kind yes, now, no or todo; `value` is per cent done."""
+    words = {"yes": _("done"), "now": _("in progress"), "no": _("failed"), "todo": _("not started")}
+    return {
+        "kind": kind,
+        "icon_name": STEP_ICONS[kind],
+        "name": name,
+        "word": words[kind],
+        "detail": detail,
+        "took": took,
+        "usual": usual,
+        "value": value,
+        "label": label or name,
+    }
+
+
+@register.simple_tag
+def log_line(number: Any, time: Any, level: str, text: Any, tag: Any = "", cls: str = "", id: str = "") -> SafeString:
+    """One line of a log: level info, warning, error or panel (a line of Berth itself). `text` is escaped as text."""
+    word = {"info": "", "warning": "WARN", "error": "ERROR", "panel": "BERTH"}[level]
+    mark = format_html('<span class="tag">{}</span>', tag) if tag else ""
+    return format_html(
+        '<div class="{}" data-kind="{}" id="{}"><span class="no">{}</span><time>{}</time><span class="lv">{}</span>'
+        "<span>{}{}</span></div>",
+        f"ln {cls}".strip(), level, id or f"L{number}", number, time, word, text, mark,
+    )  # fmt: skip
+
+
+@register.inclusion_tag("ui/log_panel.html")
+def log_panel(
+    id: str, name: Any, url: str, job: Any = "", offset: int = 0, download: str = "", live: bool = True
+) -> dict[str, Any]:
+    """The growing log: live.js fetches `url` from byte `offset` on and takes the stream's `log` events of `job`."""
+    return {"id": id, "name": name, "url": url, "job": job, "offset": offset, "download": download, "live": live}
+
+
+@register.simple_tag
+def bar(segments: Iterable[Sequence[Any]], total: float, label: Any, cls: str = "") -> SafeString:
+    """The memory bar. Segments are (kind, amount, short text or ""), kinds w a g o k x f, in the unit of `total`."""
+    x, parts = 0.0, []
+    for kind, amount, *word in segments:
+        width = min(100 - x, 100 * amount / total) if total else 0.0
+        paint = mark_safe('fill="url(#hatch)"') if kind == "x" else format_html('class="s-{}"', kind)
+        parts.append(
+            format_html('<rect x="{}%" y="0" width="{}%" height="100%" {}/>', f"{x:.2f}", f"{width:.2f}", paint)
+        )
+        if word and word[0] and kind not in "xf" and width > 6:
+            parts.append(format_html('<text x="{}%" y="52%">{}</text>', f"{x + width / 2:.2f}", word[0]))
+        x += width
+    inner = format_html_join("", "{}", ((p,) for p in parts))
+    return format_html('<svg class="{}" role="img" aria-label="{}">{}</svg>', f"bar {cls}".strip(), label, inner)
+
+
+@register.simple_tag
+def meter(value: float, top: float, label: Any, text: Any = "") -> SafeString:
+    """A native meter from 0 to `top`; `text` is what old browsers show."""
+    return format_html(
+        '<meter min="0" max="{}" value="{}" aria-label="{}">{}</meter>', f"{top:g}", f"{value:g}", label, text
+    )
+
+
+@register.simple_block_tag
+def note(content: str, kind: str = "", title: Any = "") -> SafeString:
+    """A note: {% note "warn" _("Slower than usual") %}<p>…</p>{% endnote %}; kinds "", ok, warn, bad."""
+    head = format_html("<h3>{}</h3>", title) if title else ""
+    css = f"note {kind}".strip()
+    return format_html('<div class="{}">{}<div>{}{}</div></div>', css, icon(NOTE_ICONS[kind]), head, content)
+
+
+@register.inclusion_tag("ui/field.html")
+def field(bound: Any, hint: Any = "") -> dict[str, Any]:
+    """A form field with label, hint and errors, tied together for screen readers. Text, select and password fields."""
+    ids = [f"{bound.auto_id}-hint"] if hint or bound.help_text else []
+    if bound.errors:
+        ids.append(f"{bound.auto_id}-bad")
+    select = "select" in bound.field.widget.__class__.__name__.lower()
+    css = ("form-select" if select else "form-control") + (" is-invalid" if bound.errors else "")
+    attrs = {"class": css, **({"aria-describedby": " ".join(ids)} if ids else {})}
+    if bound.errors:
+        attrs["aria-invalid"] = "true"
+    return {"field": bound, "widget": bound.as_widget(attrs=attrs), "hint": hint or bound.help_text}
+
+
+@register.simple_tag
+def when(at: dt.datetime | None) -> SafeString:
+    """A point in time as people say it, with the full time in `datetime` and on hover."""
+    if at is None:
+        return mark_safe("—")
+    local = timezone.localtime(at)
+    full = date_format(local, "DATETIME_FORMAT")
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(timespec="seconds"), full, ago(at))
+
+
+# --- numbers and words ----------------------------------------------------------------------------------------------
+
+
+@register.filter
+def unit(value: Any, word: str) -> str:
+    """`{{ 5|unit:"s" }}` → "5 s" with a no-break space; the unit follows the language."""
+    words = {"s": pgettext("unit", "s"), "min": pgettext("unit", "min"), "h": pgettext("unit", "h")}
+    return f"{value}{NBSP}{words.get(word, word)}"
+
+
+@register.filter
+def ngroup(value: Any) -> str:
+    """Thousands separators: 118784 → "118,784". Other things stay as they are."""
+    try:
+        return f"{int(value):,}"
+    except (TypeError, ValueError):
+        return str(value)
+
+
+@register.filter
+def gib(mib: Any, word: str = "GiB") -> str:
+    """MiB → "12.3 GiB"; `|gib:""` leaves the unit away."""
+    if mib is None or mib == "":
+        return "—"
+    number = f"{float(mib) / 1024:,.1f}"
+    return f"{number}{NBSP}{word}" if word else number
+
+
+@register.filter
+def size(count: Any) -> str:
+    """Bytes → "3.1 GiB", "12 MiB", "4 KiB" or "17 B"."""
+    if count is None or count == "":
+        return "—"
+    value = float(count)
+    for step_, word, digits in ((1 << 40, "TiB", 1), (1 << 30, "GiB", 1), (1 << 20, "MiB", 0), (1 << 10, "KiB", 0)):
+        if value >= step_:
+            return f"{value / step_:,.{digits}f}{NBSP}{word}"
+    return f"{value:.0f}{NBSP}B"
+
+
+@register.filter
+def duration(seconds: Any) -> str:
+    """Seconds → "0.4 s", "41 s", "1 min 25 s", "2 h 5 min", "3 days"."""
+    if seconds is None or seconds == "":
+        return ""
+    if isinstance(seconds, dt.timedelta):
+        seconds = seconds.total_seconds()
+    value = max(0.0, float(seconds))
+    if value < 0.95:
+        return unit(f"{max(value, 0.1):.1f}", "s") if value else unit(0, "s")
+    whole = math.floor(value + 0.5)
+    if whole < 60:
+        return unit(whole, "s")
+    if whole < 3600:
+        return _join(unit(whole // 60, "min"), unit(whole % 60, "s") if whole % 60 else "")
+    if whole < 48 * 3600:
+        minutes = whole % 3600 // 60
+        return _join(unit(whole // 3600, "h"), unit(minutes, "min") if minutes else "")
+    return _("%(n)s days") % {"n": whole // 86400}
+
+
+@register.filter
+def ago(at: dt.datetime | None) -> str:
+    """ "40 s ago" below an hour, then the clock time of today, "yesterday 14:02", then "24 Nov"."""
+    if at is None:
+        return "—"
+    now, local = timezone.localtime(), timezone.localtime(at)
+    seconds = max(0, int((now - local).total_seconds()))
+    if seconds < 90:
+        return _("%(span)s ago") % {"span": unit(seconds, "s")}
+    if seconds < 3600:
+        return _("%(span)s ago") % {"span": unit(seconds // 60, "min")}
+    if local.date() == now.date():
+        return f"{local:%H:%M}"
+    if local.date() == now.date() - dt.timedelta(days=1):
+        return _("yesterday %(time)s") % {"time": f"{local:%H:%M}"}
+    # Translators: day and month without the year, in Django's date format letters
+    short = date_format(local, pgettext("date format", "j M"))
+    return short if local.year == now.year else f"{short}{NBSP}{local:%Y}"
+
+
+@register.filter
+def approx(text: Any) -> str:
+    """An estimate: "≈ " before it."""
+    return f"≈{NBSP}{text}"
+
+
+@register.filter
+def role_word(role: str) -> str:
+    """What a role may do, in the words of the menu."""
+    return {"viewer": _("Can look"), "operator": _("Can deploy"), "admin": _("Admin")}.get(role, role)
+
+
+def _join(first: str, second: str) -> str:
+    return f"{first} {second}".strip()

@@ -1,0 +1,101 @@
+// The panel's own script, first half: theme, words for screen readers, copying, filters, htmx manners.
+// It runs in <head> without `defer`, so that the theme is set before the first paint. No framework, no eval.
+'use strict';
+const $ = (s, r = document) => r.querySelector(s), $$ = (s, r = document) => [...r.querySelectorAll(s)];
+const root = document.documentElement;
+
+// --- theme: a signed-in person's choice comes with the page; others keep theirs in this browser ----------------------
+const kept = {
+  get theme() { try { return localStorage.theme } catch { return null } },       // storage can be switched off
+  set theme(v) { try { localStorage.theme = v } catch { /* then the choice lasts for this page */ } },
+};
+const theme = root.dataset.choice || kept.theme || 'auto';
+const setTheme = v => { if (v === 'light' || v === 'dark') root.dataset.theme = v; else delete root.dataset.theme };
+setTheme(theme);
+
+// --- helpers that live.js and pages use ------------------------------------------------------------------------------
+const say = text => { const s = $('#announce'); if (s && text) s.textContent = text };
+const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, k) => values[k]);
+const csrf = () => JSON.parse(document.body.getAttribute('hx-headers') || '{}');
+/** "40 s" or "3 min" in the page's language; the templates of both words come with <body>. */
+const span = seconds => {
+  const words = document.body.dataset, n = Math.round(seconds);
+  return n < 90 ? fill(words.sec, { n }) : fill(words.min, { n: Math.round(n / 60) });
+};
+
+// --- filters: a search box and one radio group narrow what [data-kind] shows -----------------------------------------
+const shown = (el, q, kind) =>
+  (kind === 'all' || el.dataset.kind.split(' ').includes(kind)) && (!q || el.textContent.toLowerCase().includes(q));
+const asked = box => [($('input[type=search]', box)?.value || '').trim().toLowerCase(), $('input[type=radio]:checked', box)?.value || 'all'];
+function filter(box) {
+  const [q, kind] = asked(box), items = $$('[data-kind]', $(box.dataset.filter));
+  for (const el of items) el.hidden = !shown(el, q, kind);
+  const n = items.filter(el => !el.hidden).length, none = $(box.dataset.none);
+  if (none) none.hidden = n > 0;
+  say(n + ' / ' + items.length);
+}
+let typing = 0;
+document.addEventListener('input', e => {
+  const t = e.target, box = t.closest('[data-filter]');
+  if (t.name === 'theme' && t.closest('.prefs')) {
+    kept.theme = t.value; setTheme(t.value);
+    const form = t.closest('form');
+    if (form.dataset.keep) fetch(form.action, { method: 'POST', headers: csrf(), body: new FormData(form) }).catch(() => {}); // only a preference
+  }
+  if (box && t.matches('[type=search], [type=radio]')) { clearTimeout(typing); typing = setTimeout(filter, 120, box) }
+});
+document.addEventListener('submit', e => { if (e.target.matches('[data-filter]')) e.preventDefault() });
+
+// --- copy and jump ----------------------------------------------------------------------------------------------------
+async function copy(text) {
+  try { await navigator.clipboard.writeText(text); return } catch { /* no permission, or plain HTTP: the old way below */ }
+  const area = document.createElement('textarea');
+  area.value = text; area.className = 'vh'; document.body.append(area); area.select();
+  document.execCommand('copy'); area.remove();
+}
+function jump(log, line) {
+  if (!line) return;
+  log.scrollTop = line.offsetTop - log.offsetTop - 60; log.focus({ preventScroll: true });
+}
+document.addEventListener('click', async e => {
+  const b = e.target.closest('[data-copy], [data-jump]');
+  if (!b) return;
+  if (b.dataset.jump) {                                        // "#L12", or a kind of line in the log it names
+    const log = $(b.dataset.log || '.log'), line = b.dataset.jump[0] === '#' ? $(b.dataset.jump) : $(`[data-kind=${b.dataset.jump}]:not([hidden])`, log);
+    jump(log, line); return;
+  }
+  await copy(b.dataset.text || $('#' + b.dataset.copy).textContent.trim());
+  b.focus(); b.classList.add('done'); say(b.dataset.said); setTimeout(() => b.classList.remove('done'), 1600);
+});
+
+// --- the page is there ------------------------------------------------------------------------------------------------
+const said = new Map();                                        // what each [data-say] said last: a change is announced once
+const listen = (aloud) => $$('[data-say][id]').forEach(el => {
+  if (aloud && said.get(el.id) !== el.dataset.say) say(el.dataset.say);
+  said.set(el.id, el.dataset.say);
+});
+document.addEventListener('DOMContentLoaded', () => {
+  const pick = $(`.prefs [name=theme][value=${CSS.escape(theme)}]`);
+  if (pick) pick.checked = true;
+  $$('.log.at-root').forEach(log => jump(log, $('.root', log)));
+  listen(false);
+});
+
+// --- htmx manners -----------------------------------------------------------------------------------------------------
+document.addEventListener('say', e => say(e.detail.value ?? e.detail));         // HX-Trigger: {"say": "…"}
+let opened = [];
+document.addEventListener('htmx:beforeRequest', e => {           // a hidden tab asks for nothing
+  if (document.hidden && e.detail.elt.matches('[hx-trigger*=every]') && !e.detail.requestConfig.triggeringEvent) e.preventDefault();
+});
+document.addEventListener('htmx:beforeSwap', e => {
+  const { xhr, target, requestConfig } = e.detail, at = document.activeElement;
+  // A refusal comes as a note with its own place on the page; anything else of 4xx or 5xx is not for this target.
+  if (xhr.status >= 400 && xhr.getResponseHeader('HX-Retarget')) { e.detail.shouldSwap = true; e.detail.isError = false }
+  // A live part never takes a field from under a person's fingers, nor a question that waits for its answer.
+  const live = requestConfig.verb === 'get' && requestConfig.elt.matches('[hx-trigger*=every], [hx-trigger*=live]');
+  const busy = at && at !== document.body && target.contains(at) && at.matches('input:not([type=radio], [type=checkbox]), textarea, select');
+  if (live && xhr.status < 400 && (busy || $(':popover-open', target))) e.detail.shouldSwap = false;
+  opened = $$('details[open][id]', target).map(d => d.id);
+});
+document.addEventListener('htmx:afterSwap', () => { for (const id of opened) { const d = document.getElementById(id); if (d) d.open = true } });
+document.addEventListener('htmx:afterSettle', () => listen(true));
