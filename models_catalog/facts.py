@@ -1,0 +1,132 @@
+"""What is known of one model's files, as plain data: read by the agent, stored by the panel, used by the planner. Pure.
+
+Nothing here is a sentence: problems are codes with parameters (models_catalog/wording.py turns them into words).
+Sizes are bytes, counts are whole numbers, None means "the files do not say".
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+TaskKind = Literal["generate", "embed", "score"]
+
+# A copy with one of these cannot be served. Everything else is worth knowing, but does not stand in the way.
+BLOCKING = frozenset(
+    {
+        "adapter_only",  # a LoRA adapter: it needs its base model
+        "bad_config",
+        "bad_header",
+        "bad_index",
+        "broken_link",
+        "cannot_read",
+        "gguf_version",
+        "header_too_large",
+        "incomplete_download",
+        "lfs_pointer",
+        "link_outside",
+        "missing_parts",
+        "missing_tokenizer",
+        "missing_weights",
+        "not_gguf",
+        "projector_only",  # the image part of another model
+        "quantisation_not_in_weights",
+        "tensors_missing",
+        "trailing_bytes",
+        "truncated",
+        "unreadable_name",
+        "zero_bytes",
+    }
+)
+
+
+class _Plain(BaseModel):
+    """Unknown fields are ignored, so that facts of a newer agent can be read by an older panel."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Problem(_Plain):
+    """Something found, as a code with parameters; the same shape as wire.Refusal."""
+
+    code: str
+    params: dict[str, Any] = {}
+
+    @property
+    def blocking(self) -> bool:
+        """True when a copy with this problem cannot be served."""
+        return self.code in BLOCKING
+
+
+class FileFact(_Plain):
+    """One file that belongs to the model; `name` is relative to the model's folder."""
+
+    name: str
+    size: int
+    kind: Literal["weights", "config", "tokenizer", "template", "code", "other"] = "other"
+
+
+class Quantisation(_Plain):
+    """How the weights are compressed. `label` is the name people know ("Q4_K_M", "AWQ 4-bit")."""
+
+    method: str
+    bits: int | None = None
+    label: str = ""
+
+
+class ModelFacts(_Plain):
+    """All that the headers and configuration of one model say.
+
+    `parameters` is counted from the tensors' shapes (packed formats are unpacked first), so it is exact.
+    `context_source`, `template_source` and `tokenizer` name where the value was found (a file and a key).
+    `fingerprint` is equal for equal models on two hosts; `label` tells the forms of one model apart.
+    """
+
+    format: Literal["hf", "gguf"]
+    label: str = ""
+    fingerprint: str = ""
+    architectures: list[str] = []
+    model_type: str = ""
+    parameters: int | None = None
+    weight_bytes: int | None = None
+    layers: int | None = None
+    hidden_size: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    vocab_size: int | None = None
+    context_length: int | None = None
+    context_source: str = ""
+    sliding_window: int | None = None
+    experts: int | None = None
+    experts_used: int | None = None
+    dtype: str = ""
+    dtype_bytes: dict[str, int] = {}  # bytes of the weights by number format, e.g. {"BF16": 1234}
+    quantisation: Quantisation | None = None
+    tasks: list[TaskKind] = []
+    tokenizer: str = ""  # its main file or, in a GGUF, the tokenizer's kind; empty when there is none
+    chat_template: bool = False
+    template_source: str = ""
+    needs_remote_code: bool = False
+    code_files: list[str] = []
+    config_beside: bool = False  # GGUF: config.json and a tokenizer lie in the same folder
+    revision: str = ""  # of the Hugging Face cache
+    refs: list[str] = []  # branches and tags of the cache that point to it
+    files: list[FileFact] = Field(default=[], max_length=1000)
+    file_count: int = 0
+    missing: list[str] = []  # names of files that should be there
+
+    @property
+    def architecture(self) -> str:
+        """The first architecture, which decides how engines load it."""
+        return self.architectures[0] if self.architectures else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready dict; `from_dict` reads it back."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> ModelFacts:
+        """Raises pydantic.ValidationError when the dict was not made by `to_dict`."""
+        return cls.model_validate(value)

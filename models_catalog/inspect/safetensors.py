@@ -1,0 +1,211 @@
+"""Reader of safetensors headers: number formats, shapes and the size a whole file must have. Pure.
+
+The header is a JSON object of up to 100 MB. It is read piece by piece and summed up on the way, so memory stays bounded
+by one entry (MAX_ENTRY), whatever the file claims. Weights are never read.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from codecs import getincrementaldecoder
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from models_catalog.inspect.reading import LFS_MARK, Unusable, clean, open_regular, whole
+
+MAX_HEADER = 100_000_000  # the format's own limit
+MAX_ENTRY = 8 << 20  # bytes of one entry; only __metadata__ is ever larger than a few hundred
+CHUNK = 256 << 10
+MAX_TENSORS = 2_000_000
+
+BYTES_OF = {
+    "BOOL": 1.0, "U8": 1.0, "I8": 1.0, "F8_E4M3": 1.0, "F8_E5M2": 1.0, "F8_E8M0": 1.0, "F4": 0.5, "F6_E2M3": 0.75,
+    "F6_E3M2": 0.75, "I16": 2.0, "U16": 2.0, "F16": 2.0, "BF16": 2.0, "I32": 4.0, "U32": 4.0, "F32": 4.0, "I64": 8.0,
+    "U64": 8.0, "F64": 8.0, "C64": 8.0,
+}  # fmt: skip
+
+# Tensors that describe packed weights and are no weights themselves.
+_HELPERS = (
+    "scales", "qzeros", "g_idx", "weight_scale", "weight_scale_inv", "weight_scale_2", "weight_shape",
+    "weight_zero_point", "weight_g_idx", "input_scale", "output_scale", "k_scale", "v_scale", "absmax", "quant_map",
+    "nested_absmax", "nested_quant_map", "inv_freq", "weight_global_scale", "input_global_scale",
+)  # fmt: skip
+_PACKED = ("qweight", "weight_packed")
+
+
+@dataclass
+class Weights:
+    """Sum over the tensors of one or more files. `numbers` counts by format what is stored, without helper tensors."""
+
+    tensors: int = 0
+    bytes: int = 0
+    bytes_by_format: dict[str, int] = field(default_factory=dict)
+    plain: int = 0  # weights stored one by one
+    packed32: int = 0  # 32-bit words that hold several weights each
+    packed8: int = 0  # bytes that may hold two weights each
+
+    def add(self, name: str, dtype: str, shape: list[int], size: int) -> None:
+        count = 1
+        for dimension in shape:
+            count *= dimension
+        self.tensors += 1
+        self.bytes += size
+        self.bytes_by_format[dtype] = self.bytes_by_format.get(dtype, 0) + size
+        last = name.rpartition(".")[2]
+        if last in _HELPERS or last.endswith(("_scales", "_scale_inv")) or "quant_state" in name:
+            return
+        if last in _PACKED and dtype in ("I32", "U32"):
+            self.packed32 += count
+        elif dtype == "U8":
+            self.packed8 += count
+        else:
+            self.plain += count
+
+    def merge(self, other: Weights) -> None:
+        for name in ("tensors", "bytes", "plain", "packed32", "packed8"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for dtype, size in other.bytes_by_format.items():
+            self.bytes_by_format[dtype] = self.bytes_by_format.get(dtype, 0) + size
+
+    def parameters(self, bits: int | None) -> int:
+        """How many weights there are, packed ones unpacked by the quantisation's `bits`."""
+        per_word = 32 // bits if bits and bits in (2, 4, 8) else 32 / bits if bits else 1
+        per_byte = 2 if bits == 4 else 1
+        return self.plain + round(self.packed32 * per_word) + self.packed8 * per_byte
+
+
+def read_safetensors(path: str) -> Weights:
+    """Sums of one file given by its resolved path. Raises Unusable or OSError."""
+    with open_regular(path) as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        return parse_safetensors(file, size)
+
+
+def parse_safetensors(file: BinaryIO, size: int) -> Weights:
+    """Sums of an open file of `size` bytes. Raises Unusable (zero_bytes, lfs_pointer, bad_header, truncated, …)."""
+    if size == 0:
+        raise Unusable("zero_bytes")
+    start = file.read(8)
+    if start == LFS_MARK[:8]:
+        raise Unusable("lfs_pointer")
+    if len(start) < 8:
+        raise Unusable("truncated", size=size)
+    length: int = struct.unpack("<Q", start)[0]
+    if length > MAX_HEADER:
+        # Text instead of a length gives an absurd number: then it is no safetensors file at all.
+        raise Unusable("bad_header", what="length")
+    if length > size - 8:
+        raise Unusable("truncated", size=size, expected=8 + length)
+    weights, end = Weights(), 0
+    for name, entry in _entries(file, length):
+        if name != "__metadata__":
+            end = max(end, _add(weights, name, entry))
+            if weights.tensors > MAX_TENSORS:
+                raise Unusable("header_too_large", limit=MAX_TENSORS)
+    expected = 8 + length + end
+    if size < expected:
+        raise Unusable("truncated", size=size, expected=whole(expected) or 0)
+    if size > expected:
+        raise Unusable("trailing_bytes", size=size, expected=expected)
+    return weights
+
+
+def _add(weights: Weights, name: str, entry: object) -> int:
+    """Add one tensor; returns where its bytes end."""
+    if not isinstance(entry, dict):
+        raise Unusable("bad_header", what="entry")
+    dtype, shape, offsets = entry.get("dtype"), _sizes(entry.get("shape")), _sizes(entry.get("data_offsets"))
+    if not isinstance(dtype, str) or shape is None or offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise Unusable("bad_header", what="entry")
+    size = offsets[1] - offsets[0]
+    if dtype in BYTES_OF:
+        count = 1
+        for dimension in shape:
+            count *= dimension
+        if size != -(-count * int(BYTES_OF[dtype] * 8) // 8):
+            raise Unusable("bad_header", what="shape")
+    weights.add(name, clean(dtype, 20), shape, size)
+    return offsets[1]
+
+
+def _sizes(value: object) -> list[int] | None:
+    """A short list of whole numbers, else None."""
+    if not isinstance(value, list) or len(value) > 32:
+        return None
+    numbers = [n for item in value if (n := whole(item, low=0)) is not None]
+    return numbers if len(numbers) == len(value) else None
+
+
+class _Text:
+    """The header's text, decoded as it is read; `text[pos:]` is what is not consumed yet."""
+
+    def __init__(self, file: BinaryIO, length: int) -> None:
+        self.file, self.left, self.text, self.pos = file, length, "", 0
+        self.decoder = getincrementaldecoder("utf-8")("strict")
+
+    def more(self) -> bool:
+        """Read on; False at the end. One unconsumed entry may not outgrow MAX_ENTRY."""
+        if len(self.text) - self.pos > MAX_ENTRY:
+            raise Unusable("header_too_large", limit=MAX_ENTRY)
+        # Doubling the window keeps repeated attempts at one long entry linear in its length.
+        data = self.file.read(min(max(CHUNK, len(self.text) - self.pos), self.left))
+        if not data:
+            return False
+        self.left -= len(data)
+        self.text, self.pos = self.text[self.pos :] + self.decoder.decode(data), 0
+        return True
+
+    def next(self) -> str:
+        """The next character that is not a space, unconsumed; "" at the end."""
+        while True:
+            while self.pos < len(self.text) and self.text[self.pos] in " \t\r\n":
+                self.pos += 1
+            if self.pos < len(self.text):
+                return self.text[self.pos]
+            if not self.more():
+                return ""
+
+    def expect(self, characters: str) -> str:
+        found = self.next()
+        if not found or found not in characters:
+            raise Unusable("bad_header", what="json")
+        self.pos += 1
+        return found
+
+    def value(self) -> Any:
+        """The next JSON text or object, whole."""
+        if self.next() not in ('"', "{"):
+            raise Unusable("bad_header", what="json")
+        while True:
+            try:
+                value, self.pos = _DECODER.raw_decode(self.text, self.pos)
+                return value
+            except RecursionError as exc:
+                raise Unusable("bad_header", what="json") from exc
+            except ValueError as exc:
+                if not self.more():
+                    raise Unusable("bad_header", what="json") from exc
+
+
+_DECODER = json.JSONDecoder()
+
+
+def _entries(file: BinaryIO, length: int) -> Iterator[tuple[str, Any]]:
+    text = _Text(file, length)
+    try:
+        text.expect("{")
+        if text.next() == "}":
+            return
+        while True:
+            if text.next() != '"':
+                raise Unusable("bad_header", what="json")
+            name = text.value()
+            text.expect(":")
+            yield name, text.value()
+            if text.expect(",}") == "}":
+                return
+    except UnicodeDecodeError as exc:
+        raise Unusable("bad_header", what="json") from exc
