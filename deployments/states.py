@@ -1,7 +1,7 @@
 """The states of a deployment, the arrows between them, who owns each arrow, and how long each state may last.
 
     queued → placing → preparing → starting → ready → stopping → stopped
-       any of these → failed(reason)          starting|ready|stopping → lost → the same again, or failed
+       any of these → failed(reason)          starting|ready → lost → the same again, or failed
 
 Only reconcile (deployments/reconcile.py) moves a state; people move `Desired`:
 
@@ -13,9 +13,12 @@ Only reconcile (deployments/reconcile.py) moves a state; people move `Desired`:
     starting → ready              the engine answered the test question through the door
     queued … ready → stopping     desired is stopped, or a newer revision or a restart asks for another run
     stopping → stopped            every process of the run is gone (stop is proven)
-    starting|ready|stopping → lost   no contact with the agent; the engine may be fine
-    lost → starting|ready|stopping   the agent is back
-    any → failed                  with a reason; process exit always wins
+    stopping → queued             the stop made room for a newer revision or a restart
+    starting|ready → lost         no contact with the agent; the engine may be fine (a stop simply goes on waiting)
+    lost → starting|ready         the agent is back
+    any → failed                  with a reason; process exit always wins: where the process is already gone,
+                                  stopping is skipped and the run ends as stopped or queued
+    failed → stopped              a stop that had not been proven in time was proven later
 """
 
 from dataclasses import dataclass
@@ -43,11 +46,11 @@ S = State
 ARROWS: dict[State, frozenset[State]] = {
     S.QUEUED: frozenset({S.PLACING, S.STOPPED, S.FAILED}),
     S.PLACING: frozenset({S.QUEUED, S.PREPARING, S.STOPPED, S.FAILED}),
-    S.PREPARING: frozenset({S.STARTING, S.STOPPING, S.FAILED}),
-    S.STARTING: frozenset({S.READY, S.STOPPING, S.LOST, S.FAILED}),
-    S.READY: frozenset({S.STOPPING, S.LOST, S.FAILED}),
-    S.STOPPING: frozenset({S.STOPPED, S.FAILED, S.LOST, S.QUEUED}),
-    S.LOST: frozenset({S.STARTING, S.READY, S.STOPPING, S.FAILED}),
+    S.PREPARING: frozenset({S.STARTING, S.STOPPING, S.STOPPED, S.QUEUED, S.FAILED}),
+    S.STARTING: frozenset({S.READY, S.STOPPING, S.STOPPED, S.QUEUED, S.LOST, S.FAILED}),
+    S.READY: frozenset({S.STOPPING, S.STOPPED, S.QUEUED, S.LOST, S.FAILED}),
+    S.STOPPING: frozenset({S.STOPPED, S.QUEUED, S.FAILED}),
+    S.LOST: frozenset({S.STARTING, S.READY, S.STOPPING, S.STOPPED, S.QUEUED, S.FAILED}),
     S.STOPPED: frozenset({S.QUEUED}),
     S.FAILED: frozenset({S.QUEUED, S.STOPPED}),
 }

@@ -4,7 +4,7 @@ New bytes go to the row's `tail`; when that is large enough it is sealed into an
 An append is decided by one guarded update on `size`, so that a repeated or late upload stores nothing twice.
 """
 
-import re
+import contextlib
 import uuid
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from panel.fleet.models import JobLog
 SEAL_BYTES = 256 << 10
 HEAD_BYTES = 8 << 20  # kept for good when the cap drops the middle
 MAX_READ = 1 << 20
-LINE_END = re.compile(rb"[\r\n]")
+LIVE_BYTES = 32 << 10  # longer pieces are fetched by the page, not sent through the broker
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def append(job_id: uuid.UUID, offset: int, data: bytes, skipped: int = 0) -> tup
         return JobLog.objects.values_list("size", flat=True).get(pk=job_id), False
     for old in dropped:
         storages["logs"].delete(old)
-    _publish(job_id, bytes(row.tail), row.size, gap, fresh)
+    _publish(job_id, size - len(fresh), fresh)
     return size, True
 
 
@@ -135,19 +135,11 @@ def tail_offset(job_id: uuid.UUID, wanted: int) -> int:
     return max(0, JobLog.objects.values_list("size", flat=True).get(pk=job_id) - wanted)
 
 
-def _publish(job_id: uuid.UUID, old_tail: bytes, old_size: int, gap: int, fresh: bytes) -> None:
-    """Send whole lines to the open pages: what was an unfinished line goes out again with its end."""
-    carry = b""
-    if not gap:
-        ends = list(LINE_END.finditer(old_tail[-16384:]))
-        carry = old_tail[-16384:][ends[-1].end() :] if ends else old_tail[-16384:]
-    text = carry + fresh
-    ends = list(LINE_END.finditer(text))
-    if ends:
-        text = text[: ends[-1].end()]
-    elif len(text) < 16384:
-        return  # the line goes on; the rest comes with its end
-    start = old_size + gap - len(carry)
-    for at in range(0, len(text), 64 << 10):
-        piece = text[at : at + (64 << 10)]
-        sse.publish(live.job_topic(job_id), "log", {"at": start + at, "text": piece.decode("utf-8", "replace")})
+def _publish(job_id: uuid.UUID, offset: int, fresh: bytes) -> None:
+    """Send new bytes to the open pages. What is too long, or ends inside a character, they fetch by offset."""
+    text: str | None = None
+    if len(fresh) <= LIVE_BYTES:
+        with contextlib.suppress(UnicodeDecodeError):
+            text = fresh.decode()
+    data = {"job": str(job_id), "offset": offset, "end": offset + len(fresh)}
+    sse.publish(live.job_topic(job_id), "log", data | ({"text": text} if text is not None else {}))

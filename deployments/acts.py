@@ -1,0 +1,263 @@
+"""The acts of the loop, one function per step of steps.py. Each is safe to repeat: a worker may die anywhere in it."""
+
+import json
+import logging
+import secrets
+import uuid
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Max
+from django.utils import timezone
+
+from deployments import events, preflight
+from deployments.diagnosis import failure, phases
+from deployments.models import Deployment, Run
+from deployments.moves import move
+from deployments.spec import DeploymentSpec
+from deployments.states import Desired, State
+from deployments.steps import retry_delay
+from panel.core.claims import Claim
+from panel.core.crypto import seal
+from panel.fleet import logstore, wire
+from panel.fleet import services as fleet
+
+log = logging.getLogger(__name__)
+
+QUEUE_LOOK_S = 15.0  # how often a waiting deployment looks for room when nothing tells it to
+GOOD_RUN = timedelta(minutes=10)  # a run that was ready this long makes earlier failures forgotten
+READ_BYTES = 4 << 20  # log bytes parsed in one step
+
+
+class LeaseLost(Exception):
+    """Another worker has the row now; what this one was writing is rolled back."""
+
+
+def spec_of(row: Deployment) -> DeploymentSpec:
+    return DeploymentSpec.model_validate(row.revision.spec)
+
+
+# --- placing and ordering -------------------------------------------------------------------------------------------
+
+
+def place(claim: Claim, row: Deployment) -> None:
+    """Choose host, runtime and devices by the same planner as the page, reserve, and make the run."""
+    check = preflight.check(spec_of(row), name=row.name)
+    taken = {"restart_done": row.restart_asked}
+    if check.placement is None or check.launch is None:
+        if check.retryable:
+            later = timezone.now() + timedelta(seconds=QUEUE_LOOK_S)
+            move(claim, row, State.QUEUED, check.reason, next_attempt_at=later, **taken)
+        else:
+            move(claim, row, State.FAILED, check.reason, next_attempt_at=None, **taken)
+        return
+    try:
+        with transaction.atomic():
+            run = _new_run(row, check)
+            fleet.reserve(str(run.pk), run.host, check.shares)
+            if not move(claim, row, State.PREPARING, run=run, next_attempt_at=None, **taken):
+                raise LeaseLost
+    except LeaseLost:
+        return
+    except fleet.NoRoom as exc:  # someone reserved between our look and our claim
+        later = timezone.now() + timedelta(seconds=1)
+        move(claim, row, State.QUEUED, {"code": exc.code, "params": exc.params}, next_attempt_at=later, **taken)
+
+
+def _new_run(row: Deployment, check: preflight.Check) -> Run:
+    last = row.runs.aggregate(n=Max("number"))["n"] or 0
+    asked = row.restart_asked > row.restart_done
+    return Run.objects.create(
+        deployment=row,
+        revision=row.revision,
+        number=last + 1,
+        host=check.host,
+        runtime=check.runtime,
+        copy=check.copy,
+        placement=check.placement_facts(),
+        engine_version=check.runtime.version,
+        host_name=check.host.name,
+        model_name=str(check.copy.artifact),
+        started_by=row.wanted_by or "system",
+        started_by_id=row.wanted_by_id,
+        cause="person" if asked or last == 0 or row.attempts == 0 else "restart_policy",
+    )
+
+
+def order(claim: Claim, row: Deployment) -> None:
+    """Order the engine on the host. The job's id is the run's: a repeated order is the same job."""
+    run = row.run
+    spec = spec_of(row)
+    launch = preflight.launch_of(spec, name=row.name, run=run, api_key=(key := secrets.token_urlsafe(32)))
+    if not launch.ok:
+        end_with(claim, row, State.FAILED, launch.reason)
+        return
+    task = wire.EngineTask(
+        argv=launch.argv,
+        env=launch.env,
+        secret_env=launch.secret_env,
+        gpu_uuids=run.placement.get("gpu_uuids", []),
+        model_path=run.copy.path,
+        needs_avx2=launch.needs_avx2,
+        allow_remote_code=run.copy.artifact.model.allow_remote_code,
+    )
+    try:
+        with transaction.atomic():
+            job = fleet.order_job(host=run.host, task=task, job_id=run.pk, grace_s=spec.grace_s)
+            Run.objects.filter(pk=run.pk).update(
+                job=job, command=launch.argv, env=launch.shown_env, secrets=seal(json.dumps({"api_key": key}))
+            )
+            if not move(claim, row, State.STARTING):
+                raise LeaseLost
+    except LeaseLost:
+        log.info("another worker ordered run %s", run.pk)
+
+
+# --- watching -------------------------------------------------------------------------------------------------------
+
+
+def read_log(row: Deployment) -> None:
+    """Let the phase parser read what arrived since; two workers never count the same bytes twice."""
+    run = row.run
+    offset, state = run.log_parsed, run.parser
+    part = logstore.read(run.job_id, offset, logstore.MAX_READ)
+    budget = READ_BYTES
+    now = timezone.now().timestamp()
+    while part.data and budget > 0:
+        state = phases.feed(part.data, state, now)
+        budget -= len(part.data)
+        offset = part.end
+        part = logstore.read(run.job_id, offset, logstore.MAX_READ)
+    if offset == run.log_parsed:  # only a gap was left
+        offset = part.size
+    found = phases.phases_of(state)
+    changed = Run.objects.filter(pk=run.pk, log_parsed=run.log_parsed).update(
+        log_parsed=offset, parser=state, phases=found
+    )
+    if changed and found != run.phases:
+        events.announce(row.pk, state=row.state, name=row.name)
+
+
+def probe_state(run: Run, now: datetime) -> tuple[str, float]:
+    """(idle, asked, answered or failed; seconds until the next try may begin)."""
+    if run.answer:
+        return "answered", 0.0
+    probe = run.probe
+    if probe.get("failed"):
+        return "failed", 0.0
+    asked_at = probe.get("asked_at")
+    lease = settings.BERTH_PROBE_TIMEOUT_S + 30
+    if asked_at and not probe.get("done_at") and now.timestamp() - asked_at < lease:
+        return "asked", 0.0
+    return "idle", max(0.0, probe.get("next_at", 0.0) - now.timestamp())
+
+
+def ask_later(row: Deployment) -> None:
+    """Hand the test question to the probe queue; asked once, by whoever marks it first."""
+    from deployments.tasks import probe_run
+
+    run = row.run
+    now = timezone.now().timestamp()
+    asked = {**run.probe, "asked_at": now, "done_at": None}
+    if not Run.objects.filter(pk=run.pk, probe=run.probe).update(probe=asked):
+        return
+    try:
+        probe_run.apply_async((str(run.pk),), retry=False)
+    except Exception as exc:  # the broker is away: ask again soon
+        log.warning("question for run %s not sent: %s", run.pk, exc)
+        Run.objects.filter(pk=run.pk, probe=asked).update(probe={**asked, "done_at": now, "next_at": now + 3})
+
+
+# --- ending ---------------------------------------------------------------------------------------------------------
+
+
+def stop_run(claim: Claim, row: Deployment, failing: dict[str, Any] | None) -> None:
+    """Ask the host to end the run; with a reason when the run failed before its process did."""
+    run = row.run
+    with transaction.atomic():
+        if failing:
+            Run.objects.filter(pk=run.pk, ended_at=None).update(reason=failing)
+        fleet.stop_job(run.job_id, grace_s=spec_of(row).grace_s)
+        if row.state != State.STOPPING:
+            move(claim, row, State.STOPPING, failing or {})
+
+
+def end_run(claim: Claim, row: Deployment, to: State) -> None:
+    """Write the end of the run: why, exit, first error, memory given back, and whether it is tried again."""
+    run = row.run
+    if run is None or run.ended_at is not None:
+        if row.state != to:
+            move(claim, row, to)
+        return
+    status = run.job.status if run.job is not None else {}
+    failed = to == State.FAILED or bool(run.reason)
+    ending = _explain(run, status) if failed else None
+    reason = ending.reason if ending else {}
+    with transaction.atomic():
+        Run.objects.filter(pk=run.pk, ended_at=None).update(
+            ended_at=timezone.now(),
+            outcome="failed" if failed else "stopped",
+            reason=reason,
+            error_block=ending.error_block if ending else {},
+            exit_code=status.get("exit_code"),
+            signal=status.get("signal"),
+            command=status.get("argv") or run.command,
+        )
+        fleet.release(str(run.pk))
+        changes = _retry(row, run, bool(ending and ending.curable)) if to == State.FAILED else {}
+        if row.state != to and not move(claim, row, to, reason, **changes):
+            raise LeaseLost
+    events.room_changed()
+
+
+def end_with(claim: Claim, row: Deployment, to: State, reason: dict[str, Any]) -> None:
+    """End a run that never got a process, for a reason of the panel's own."""
+    Run.objects.filter(pk=row.run_id, ended_at=None).update(ended_at=timezone.now(), outcome="failed", reason=reason)
+    fleet.release(str(row.run_id))
+    move(claim, row, to, reason)
+    events.room_changed()
+
+
+def _explain(run: Run, status: dict[str, Any]) -> failure.Ending:
+    """The first form of a diagnosis: how it ended, how far it got, the first error block of its log."""
+    parts: list[bytes] = []
+    if run.job is not None:
+        size = 0
+        for part in logstore.read_all(run.job_id):
+            parts.append(part.data)
+            size += len(part.data)
+            if size > failure.MAX_LOG_BYTES:
+                break
+    return failure.explain(
+        log=b"".join(parts),
+        phases=run.phases,
+        exit_code=status.get("exit_code"),
+        signal=status.get("signal"),
+        refusal=status.get("refusal"),
+        own_reason=run.reason,
+        probe=run.probe.get("last"),
+    )
+
+
+def _retry(row: Deployment, run: Run, curable: bool) -> dict[str, Any]:
+    """When the restart policy tries again, and how often it has."""
+    attempts = row.attempts
+    if run.ready_at is not None and timezone.now() - run.ready_at > GOOD_RUN:
+        attempts = 0
+    delay = retry_delay(
+        spec_of(row).restart,
+        attempts,
+        first_s=settings.BERTH_RESTART_FIRST_S,
+        longest_s=settings.BERTH_RESTART_MAX_S,
+    )
+    wanted = row.desired == Desired.RUNNING and curable and delay is not None
+    return {
+        "attempts": attempts,
+        "next_attempt_at": timezone.now() + timedelta(seconds=delay or 0) if wanted else None,
+    }
+
+
+def run_of(run_id: uuid.UUID | str) -> Run | None:
+    return Run.objects.select_related("deployment", "revision", "job").filter(pk=run_id).first()

@@ -1,0 +1,109 @@
+"""The deploy form: what a person may say, and the spec that comes of it. Checks of meaning live in preflight.py."""
+
+import shlex
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from deployments.services import NAME_HINT, parse_spec
+from deployments.spec import NAME, DeploymentSpec
+
+# form field → the engine's option of the same meaning; empty fields leave the choice to the engine.
+OPTION_FIELDS = ("max_model_len", "max_num_seqs", "gpu_memory_utilization", "dtype")
+DTYPES = [("", _("As the model says")), ("bfloat16", "bfloat16"), ("float16", "float16"), ("float32", "float32")]
+
+
+class DeploymentForm(forms.Form):
+    """Create and edit. `to_spec()` keeps what an edited spec says and the form does not show."""
+
+    artifact = forms.IntegerField(widget=forms.HiddenInput, label=_("Model"))
+    name = forms.RegexField(NAME, max_length=63, label=_("Name"), error_messages={"invalid": NAME_HINT})
+    host = forms.IntegerField(required=False, label=_("Host"))
+    device = forms.ChoiceField(
+        choices=[("auto", _("Berth decides")), ("gpu", _("GPU")), ("cpu", _("CPU"))], initial="auto", label=_("Runs on")
+    )
+    gpus = forms.MultipleChoiceField(required=False, label=_("GPUs"))
+    gpu_count = forms.IntegerField(min_value=1, max_value=64, initial=1, required=False, label=_("Number of GPUs"))
+    task = forms.ChoiceField(
+        choices=[
+            ("generate", _("Chat and text")),
+            ("embed", _("Embeddings (vectors)")),
+            ("score", _("Reranking (scores)")),
+        ],
+        initial="generate",
+        label=_("Used for"),
+    )
+    max_model_len = forms.IntegerField(min_value=16, max_value=10_000_000, required=False, label=_("Longest conversation"))
+    max_num_seqs = forms.IntegerField(min_value=1, max_value=4096, required=False, label=_("Requests at once"))
+    gpu_memory_utilization = forms.FloatField(
+        min_value=0.05, max_value=0.99, required=False, label=_("Share of GPU memory")
+    )
+    kv_cache_gib = forms.IntegerField(min_value=1, max_value=4096, required=False, label=_("KV cache on the CPU, GiB"))
+    dtype = forms.ChoiceField(choices=DTYPES, required=False, label=_("Number format"))
+    extra_args = forms.CharField(
+        required=False, max_length=8000, widget=forms.Textarea(attrs={"rows": 3}), label=_("More engine flags")
+    )
+    restart = forms.ChoiceField(
+        choices=[("on_failure", _("Start again after a failure")), ("never", _("Never start again by itself"))],
+        initial="on_failure",
+        label=_("When it ends by itself"),
+    )
+
+    def __init__(self, *args: Any, gpu_choices: list[tuple[str, str]] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["gpus"].choices = gpu_choices or []
+        for name, field in self.fields.items():
+            css = "form-select" if isinstance(field, forms.ChoiceField) else "form-control"
+            field.widget.attrs.update({"class": css, "id": f"f-{name}"})
+            if self.is_bound and name in self.errors:
+                field.widget.attrs.update({"aria-invalid": "true", "aria-describedby": f"e-{name}"})
+
+    def clean_extra_args(self) -> list[str]:
+        """Flags as people paste them: several on a line, over several lines, quoted JSON kept whole."""
+        text = self.cleaned_data["extra_args"].replace("\\\n", " ")
+        try:
+            return shlex.split(text)
+        except ValueError as exc:
+            raise forms.ValidationError(_("A quote is opened and not closed.")) from exc
+
+    def to_spec(self, base: DeploymentSpec | None = None) -> DeploymentSpec:
+        """The spec this form says. Raises Invalid."""
+        data = self.cleaned_data
+        values = base.model_dump(mode="json") if base is not None else {}
+        options = {key: value for key, value in values.get("options", {}).items() if key not in OPTION_FIELDS}
+        options |= {key: data[key] for key in OPTION_FIELDS if data.get(key) not in (None, "")}
+        restart = {**values.get("restart", {}), "policy": data["restart"]}
+        gpus = data["gpus"] if data["device"] != "cpu" else []
+        return parse_spec(
+            {
+                **values,
+                "artifact_id": data["artifact"],
+                "host_id": data["host"],
+                "device": data["device"],
+                "gpu_uuids": gpus,
+                "gpu_count": len(gpus) or data["gpu_count"] or 1,
+                "task": data["task"],
+                "options": options,
+                "kv_cache_gib": data["kv_cache_gib"],
+                "extra_args": data["extra_args"],
+                "restart": restart,
+            }
+        )
+
+    @staticmethod
+    def initial_of(spec: DeploymentSpec, name: str) -> dict[str, Any]:
+        """The form's values for an existing spec."""
+        return {
+            "artifact": spec.artifact_id,
+            "name": name,
+            "host": spec.host_id,
+            "device": spec.device,
+            "gpus": spec.gpu_uuids,
+            "gpu_count": spec.gpu_count,
+            "task": spec.task,
+            "kv_cache_gib": spec.kv_cache_gib,
+            "extra_args": shlex.join(spec.extra_args),
+            "restart": spec.restart.policy,
+            **{key: spec.options.get(key) for key in OPTION_FIELDS},
+        }

@@ -1,0 +1,45 @@
+"""Taking an arrow: the one place where a deployment's state is written."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from deployments import events
+from deployments.models import Deployment, Run, Transition
+from deployments.spec import DeploymentSpec
+from deployments.states import State, may_move
+from deployments.steps import deadline_of
+from panel.core.claims import Claim
+
+
+def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None = None, **changes: Any) -> bool:
+    """Take one arrow: guarded by the claim and the old state; the transition is recorded in the same transaction."""
+    old = State(row.state)
+    if not may_move(old, to):
+        raise ValueError(f"no arrow from {old} to {to}")
+    now = timezone.now()
+    spec = DeploymentSpec.model_validate(row.revision.spec)
+    limit = deadline_of(to, start_deadline_s=spec.start_deadline_s, grace_s=spec.grace_s)
+    with transaction.atomic():
+        moved = (
+            claim.rows()
+            .filter(state=old)
+            .update(
+                state=to,
+                state_since=now,
+                deadline_at=now + timedelta(seconds=limit) if limit is not None else None,
+                reason=reason or {},
+                updated_at=now,
+                **changes,
+            )
+        )
+        if not moved:
+            return False
+        run_id = changes["run"].pk if "run" in changes else row.run_id
+        Transition.objects.create(deployment=row, run_id=run_id, old=old, new=to, reason=reason or {})
+        if to == State.READY:
+            Run.objects.filter(pk=run_id, ready_at=None).update(ready_at=now)
+    events.announce(row.pk, state=to, name=row.name)
+    return True

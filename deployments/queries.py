@@ -1,0 +1,114 @@
+"""Reads for pages and API: rows with what their page shows, in a number of queries that does not grow with the rows."""
+
+import uuid
+from statistics import median
+from typing import Any
+
+from django.db.models import Count, Q, QuerySet
+
+from deployments.models import Deployment, Run
+from models_catalog.models import Artifact, Copy
+from panel.core.errors import NotFound
+
+# What each filter chip of the list holds.
+GROUPS: dict[str, list[str]] = {
+    "ready": ["ready"],
+    "starting": ["placing", "preparing", "starting", "stopping"],
+    "waiting": ["queued"],
+    "attention": ["failed", "lost"],
+    "stopped": ["stopped"],
+}
+EARLIER_RUNS = 20  # successful starts on the same host that "usually" rests on
+
+
+def listed(*, group: str = "", text: str = "") -> QuerySet[Deployment]:
+    """Deployments that are not deleted, filtered, with all that a list row shows."""
+    rows = Deployment.objects.filter(deleted_at=None).select_related(
+        "revision", "run__host", "run__runtime", "run__job", "run__copy__artifact__model"
+    )
+    if group in GROUPS:
+        rows = rows.filter(state__in=GROUPS[group])
+    for word in text.split()[:5]:
+        rows = rows.filter(
+            Q(name__icontains=word)
+            | Q(run__model_name__icontains=word)
+            | Q(run__host_name__icontains=word)
+            | Q(created_by__icontains=word)
+            | Q(wanted_by__icontains=word)
+        )
+    return rows.order_by("name")
+
+
+def counts() -> dict[str, int]:
+    """How many deployments each filter chip would show, and "all"."""
+    by_state = dict(
+        Deployment.objects.filter(deleted_at=None).values_list("state").annotate(n=Count("pk")).order_by()
+    )
+    result = {group: sum(by_state.get(state, 0) for state in states) for group, states in GROUPS.items()}
+    return {"all": sum(by_state.values()), **result}
+
+
+def one(pk: int) -> Deployment:
+    """A deployment that is not deleted, with its newest run. Raises NotFound."""
+    rows = listed().select_related("run__revision", "run__job__log")
+    row = rows.filter(pk=pk).first()
+    if row is None:
+        raise NotFound
+    return row
+
+
+def runs_of(deployment: Deployment) -> QuerySet[Run]:
+    """Every start of it, newest first."""
+    return deployment.runs.select_related("revision", "host").order_by("-number")
+
+
+def run(run_id: uuid.UUID) -> Run:
+    """One run with its record; also of a deleted deployment. Raises NotFound."""
+    found = Run.objects.select_related("deployment", "revision", "host", "runtime", "job__log").filter(pk=run_id).first()
+    if found is None:
+        raise NotFound
+    return found
+
+
+def deployable() -> list[tuple[Artifact, list[Copy]]]:
+    """Artifacts that lie whole on some host, with those copies; by model name."""
+    copies = (
+        Copy.objects.filter(present=True)
+        .select_related("artifact__model", "host")
+        .order_by("artifact__model__name", "artifact__label", "host__name")
+    )
+    found: dict[int, tuple[Artifact, list[Copy]]] = {}
+    for copy in copies:
+        found.setdefault(copy.artifact_id, (copy.artifact, []))[1].append(copy)
+    return list(found.values())
+
+
+def usual_times(run: Run) -> dict[str, dict[str, float]]:
+    """{step: {median, low, high, runs}} seconds of earlier successful starts on the same host and engine.
+
+    Only starts of the same copy count: another model takes other times.
+    """
+    from deployments.diagnosis.phases import step_times
+
+    earlier = Run.objects.filter(host_id=run.host_id, runtime_id=run.runtime_id).exclude(ready_at=None)
+    same = list(earlier.filter(copy_id=run.copy_id).exclude(pk=run.pk).order_by("-created_at")[:EARLIER_RUNS])
+    times: dict[str, list[float]] = {}
+    for old in same:
+        for step, seconds in step_times(full_phases(old)).items():
+            times.setdefault(step, []).append(seconds)
+        if old.ready_at:
+            times.setdefault("all", []).append((old.ready_at - old.created_at).total_seconds())
+    return {
+        step: {"median": median(values), "low": min(values), "high": max(values), "runs": len(values)}
+        for step, values in times.items()
+    }
+
+
+def full_phases(run: Run) -> list[dict[str, Any]]:
+    """The run's phases with `answered` at the end, which comes from the probe and not from the log."""
+    asked = run.probe.get("asked_at")
+    if not asked:
+        return list(run.phases)
+    end = run.answer["at"] if run.answer else None
+    return [*run.phases, {"code": "answered", "start": asked, "end": end}]
+

@@ -1,0 +1,162 @@
+"""The loop that makes intent true: load · decide · act · apply, for one claimed deployment at a time.
+
+Nothing is locked while acting; every write matches the claim token, so that a worker that lost its lease writes
+nothing.
+"""
+
+import logging
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import F
+from django.utils import timezone
+
+from deployments import acts, events, moves
+from deployments.models import Deployment, Run
+from deployments.states import Desired, State
+from deployments.steps import (
+    EndRun,
+    JobView,
+    Move,
+    Order,
+    Place,
+    Probe,
+    ReadLog,
+    RunView,
+    Situation,
+    Step,
+    StopRun,
+    Wait,
+    decide,
+)
+from panel.core import claims
+from panel.core.claims import Claim
+
+log = logging.getLogger(__name__)
+
+MAX_STEPS = 50  # more in one go means that two steps undo each other
+REST = timedelta(minutes=10)  # how soon a row that waits for news is looked at anyway
+
+
+def reconcile(pk: int) -> None:
+    """Take the row's lease and do step after step until it waits. Returns at once when another worker has it."""
+    with claims.hold(Deployment, pk) as claim:
+        if claim is None:
+            return
+        for _ in range(MAX_STEPS):
+            row = load(pk)
+            if row is None:
+                return
+            step = decide(situation(row))
+            if isinstance(step, Wait):
+                if _rest(claim, row, step):
+                    return
+                continue
+            do(claim, row, step)
+        log.error("deployment %s did not come to rest in %d steps; looking again later", pk, MAX_STEPS)
+        claim.rows().update(due_at=timezone.now() + timedelta(seconds=30))
+
+
+def load(pk: int) -> Deployment | None:
+    rows = Deployment.objects.select_related("revision", "run__job__log", "run__host", "run__revision", "run__runtime")
+    return rows.filter(pk=pk).first()
+
+
+def situation(row: Deployment) -> Situation:
+    """What decide() may know, read from one row and its newest run."""
+    now = timezone.now()
+    start_asked = row.restart_asked > row.restart_done
+    run = row.run
+    return Situation(
+        state=State(row.state),
+        desired=Desired(row.desired),
+        start_asked=start_asked,
+        deadline_in_s=_seconds_to(row.deadline_at, now),
+        retry_in_s=_seconds_to(row.next_attempt_at, now),
+        host_lost=bool(run and run.host and run.host.lost_at),
+        run=_run_view(row, run, start_asked, now) if run is not None else None,
+    )
+
+
+def _seconds_to(when: datetime | None, now: datetime) -> float | None:
+    return (when - now).total_seconds() if when is not None else None
+
+
+def _run_view(row: Deployment, run: Run, start_asked: bool, now: datetime) -> RunView:
+    probe, due = acts.probe_state(run, now)
+    return RunView(
+        ended=run.ended_at is not None,
+        current=run.revision_id == row.revision_id and not start_asked,
+        was_ready=run.ready_at is not None,
+        failing=run.reason if run.ended_at is None else {},
+        probe=probe,
+        probe_due_s=due,
+        job=_job_view(run, now) if run.job is not None else None,
+    )
+
+
+def _job_view(run: Run, now: datetime) -> JobView:
+    job = run.job
+    status = job.status
+    size = job.log.size
+    return JobView(
+        state=job.state,
+        desired=job.desired,
+        listening=bool(status.get("listening")),
+        log_missing=max(0, int(status.get("log_size") or 0) - size),
+        log_unread=max(0, size - run.log_parsed),
+        ended_ago_s=(now - job.ended_at).total_seconds() if job.ended_at else 0.0,
+        stop_asked=bool(status.get("stop_asked")),
+        leftover=tuple(status.get("leftover_pids") or ()),
+    )
+
+
+def _rest(claim: Claim, row: Deployment, step: Wait) -> bool:
+    """Let go of the row; False when someone nudged it meanwhile, then there is more to do."""
+    if step.reason is not None and row.reason != step.reason and claim.rows().update(reason=step.reason):
+        events.announce(row.pk, state=row.state, name=row.name)
+    pause = timedelta(seconds=step.seconds) if step.seconds is not None else REST
+    return claim.release(wake=row.wake, due_at=timezone.now() + pause)
+
+
+def do(claim: Claim, row: Deployment, step: Step) -> None:
+    """Carry out one step. A zero-row write means that someone was first; the next round sees the truth."""
+    match step:
+        case Move():
+            moves.move(claim, row, step.to, step.reason, **_counters(step))
+        case Place():
+            acts.place(claim, row)
+        case Order():
+            acts.order(claim, row)
+        case ReadLog():
+            acts.read_log(row)
+        case Probe():
+            acts.ask_later(row)
+        case StopRun():
+            acts.stop_run(claim, row, step.failing)
+        case EndRun():
+            acts.end_run(claim, row, step.to)
+
+
+def _counters(step: Move) -> dict[str, Any]:
+    """What a step changes of the restart counter; `end_run` forgets old failures after a long good run."""
+    if step.fresh:
+        return {"attempts": 0, "next_attempt_at": None}
+    if step.automatic:
+        return {"attempts": F("attempts") + 1, "next_attempt_at": None}
+    return {}
+
+
+def sweep(limit: int = 200) -> int:
+    """Send a task for every row that is due and that nobody holds. Returns how many."""
+    now = timezone.now()
+    due = Deployment.objects.filter(due_at__lte=now).exclude(claim_until__gt=now).order_by("due_at")[:limit]
+    sent = 0
+    for pk in list(due.values_list("pk", flat=True)):
+        # Pushed a little into the future, so that a slow queue does not fill with the same row again and again.
+        later = now + timedelta(seconds=settings.BERTH_TICK_S * 5)
+        if Deployment.objects.filter(pk=pk, due_at__lte=now).update(due_at=later):
+            events.send(pk)
+            sent += 1
+    return sent

@@ -1,0 +1,180 @@
+"""What people want: each act writes intent and its audit row in one transaction, then nudges the loop."""
+
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import F, Max
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+from pydantic import ValidationError
+
+from deployments import events
+from deployments.models import Deployment, Revision
+from deployments.spec import NAME, DeploymentSpec, diff
+from deployments.states import Desired
+from models_catalog.models import Artifact
+from panel import audit
+from panel.core.errors import Conflict, Invalid
+from panel.core.mask import mask
+
+NAME_HINT = _("Use 1 to 63 small letters, digits, dots and dashes; begin and end with a letter or digit.")
+
+
+def parse_spec(values: dict[str, Any]) -> DeploymentSpec:
+    """A typed spec of what a form, API body or file says. Raises Invalid with one sentence per field."""
+    try:
+        return DeploymentSpec.model_validate(values)
+    except ValidationError as exc:
+        raise Invalid({".".join(map(str, e["loc"])) or "spec": e["msg"] for e in exc.errors()[:20]}) from exc
+
+
+def _check_name(name: str) -> None:
+    if not NAME.match(name):
+        raise Invalid({"name": NAME_HINT})
+
+
+def _check_artifact(spec: DeploymentSpec) -> None:
+    if not Artifact.objects.filter(pk=spec.artifact_id).exists():
+        raise Invalid({"artifact_id": _("This model is not in the catalog any more.")})
+
+
+def _who(actor: Any) -> dict[str, Any]:
+    return {"wanted_by": str(getattr(actor, "name", None) or actor or "system")[:150], "wanted_by_id": _id(actor)}
+
+
+def _id(actor: Any) -> int | None:
+    return getattr(actor, "id", None)
+
+
+def _revise(deployment: Deployment, spec: DeploymentSpec, actor: Any) -> Revision:
+    last = deployment.revisions.aggregate(n=Max("number"))["n"] or 0
+    who = _who(actor)
+    return Revision.objects.create(
+        deployment=deployment,
+        number=last + 1,
+        spec=spec.model_dump(mode="json"),
+        created_by=who["wanted_by"],
+        created_by_id=who["wanted_by_id"],
+    )
+
+
+def _locked(deployment: Deployment) -> Deployment:
+    row = Deployment.objects.select_for_update().filter(pk=deployment.pk, deleted_at=None).first()
+    if row is None:
+        raise Conflict("deployment.gone", _("This deployment was deleted."), _("Go back to the list."))
+    return row
+
+
+@transaction.atomic
+def create(*, name: str, spec: DeploymentSpec, actor: Any, start: bool = True) -> Deployment:
+    """A new deployment with its first revision. Raises Invalid for a bad or taken name."""
+    _check_name(name)
+    _check_artifact(spec)
+    who = _who(actor)
+    try:
+        with transaction.atomic():
+            deployment = Deployment.objects.create(
+                name=name,
+                desired=Desired.RUNNING if start else Desired.STOPPED,
+                created_by=who["wanted_by"],
+                created_by_id=who["wanted_by_id"],
+                **who,
+            )
+    except IntegrityError as exc:
+        raise Invalid({"name": _("There is already a deployment with this name.")}) from exc
+    deployment.revision = _revise(deployment, spec, actor)
+    deployment.save(update_fields=["revision"])
+    after = {"desired": deployment.desired, "spec": mask(deployment.revision.spec)}
+    audit.record("deployment.created", deployment, actor=actor, after=after)
+    events.nudge_on_commit(deployment.pk)
+    return deployment
+
+
+@transaction.atomic
+def edit(deployment: Deployment, *, spec: DeploymentSpec, actor: Any, base_number: int | None = None) -> Revision:
+    """A new revision; a running deployment is started again with it. An equal spec makes none.
+
+    `base_number` is the revision that the person edited: Conflict when someone saved another one meanwhile.
+    """
+    row = _locked(deployment)
+    _check_artifact(spec)
+    current = row.revision
+    if base_number is not None and current.number != base_number:
+        raise Conflict("deployment.edited", _("Someone saved other settings while this page was open."))
+    changes = diff(DeploymentSpec.model_validate(current.spec), spec)
+    if not changes:
+        return current
+    row.revision = _revise(row, spec, actor)
+    row.save(update_fields=["revision", "updated_at"])
+    audit.record(
+        "deployment.edited",
+        row,
+        actor=actor,
+        before=mask({key: old for key, (old, _new) in changes.items()}),
+        after=mask({key: new for key, (_old, new) in changes.items()}),
+        revision=row.revision.number,
+    )
+    events.nudge_on_commit(row.pk)
+    return row.revision
+
+
+@transaction.atomic
+def start(deployment: Deployment, *, actor: Any) -> Deployment:
+    """Want it running. Pressed twice, or while it starts, it changes nothing; after a failure it tries again."""
+    row = _locked(deployment)
+    resting = row.state in ("failed", "stopped")
+    if row.desired == Desired.RUNNING and (not resting or row.restart_asked > row.restart_done):
+        return row
+    return _want(row, Desired.RUNNING, "deployment.started", actor, ask=True)
+
+
+@transaction.atomic
+def stop(deployment: Deployment, *, actor: Any) -> Deployment:
+    """Want it stopped; also ends waiting and automatic restarts. Pressed twice it changes nothing."""
+    row = _locked(deployment)
+    if row.desired == Desired.STOPPED:
+        return row
+    return _want(row, Desired.STOPPED, "deployment.stopped", actor)
+
+
+@transaction.atomic
+def restart(deployment: Deployment, *, actor: Any) -> Deployment:
+    """Want a new run of the same revision. While an asked restart has not begun, asking again changes nothing."""
+    row = _locked(deployment)
+    if row.desired == Desired.RUNNING and row.restart_asked > row.restart_done:
+        return row
+    return _want(row, Desired.RUNNING, "deployment.restarted", actor, ask=True)
+
+
+@transaction.atomic
+def delete(deployment: Deployment, *, actor: Any) -> None:
+    """Stop it and take it off the list. Its record, runs and logs are kept; the name is free again."""
+    row = _locked(deployment)
+    row.deleted_at = timezone.now()
+    row.save(update_fields=["deleted_at", "updated_at"])
+    _want(row, Desired.STOPPED, "deployment.deleted", actor)
+
+
+@transaction.atomic
+def stop_all(*, actor: Any) -> int:
+    """Want everything stopped (before the panel itself goes down). Returns how many were running."""
+    rows = list(Deployment.objects.select_for_update().filter(desired=Desired.RUNNING, deleted_at=None).order_by("pk"))
+    for row in rows:
+        _want(row, Desired.STOPPED, "deployment.stopped", actor)
+    return len(rows)
+
+
+def _want(row: Deployment, desired: Desired, verb: str, actor: Any, *, ask: bool = False) -> Deployment:
+    before = row.desired
+    row.desired = desired.value
+    for name, value in _who(actor).items():
+        setattr(row, name, value)
+    fields = ["desired", "wanted_by", "wanted_by_id", "updated_at"]
+    if ask:
+        row.restart_asked = F("restart_asked") + 1
+        fields.append("restart_asked")
+    row.save(update_fields=fields)
+    row.refresh_from_db()
+    audit.record(verb, row, actor=actor, before={"desired": before}, after={"desired": row.desired})
+    events.nudge_on_commit(row.pk)
+    return row

@@ -1,0 +1,18 @@
+"""Celery tasks: ids in, a call of the loop, nothing back. A vanished row is forgiven."""
+
+from celery import shared_task
+
+
+@shared_task(name="deployments.tasks.reconcile")
+def reconcile_deployment(pk: int) -> None:
+    from deployments.reconcile import reconcile
+
+    reconcile(pk)
+
+
+@shared_task(name="deployments.tasks.probe")
+def probe_run(run_id: str) -> None:
+    """Its own queue: an engine that answers slowly keeps no deployment waiting."""
+    from deployments.probe import ask_run
+
+    ask_run(run_id)

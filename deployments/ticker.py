@@ -1,0 +1,74 @@
+"""The pulse of the loop, a thread in each worker: one of them leads, by an advisory lock on a connection of its own.
+
+A tick that is late runs once, not many times. What it does is cheap and level-triggered: due rows, silent hosts.
+"""
+
+import logging
+import threading
+
+import psycopg
+from django.conf import settings
+from django.db import close_old_connections, connections
+
+from deployments.reconcile import sweep
+from panel.fleet import services as fleet
+from panel.fleet import signals
+from panel.fleet.models import Host
+
+log = logging.getLogger(__name__)
+
+LOCK_ID = 0x62657274  # "bert": any constant that nothing else in this database uses
+
+
+class Ticker:
+    """Start once per process; `stop()` ends it and lets another worker lead."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
+        self._lock: psycopg.Connection | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self._ended.wait(settings.BERTH_TICK_S):
+            try:
+                close_old_connections()
+                if self._leads():
+                    tick()
+            except Exception:  # the database may be away; the next tick tries again
+                log.warning("tick failed, trying again", exc_info=True)
+                self._let_go()
+            finally:
+                connections.close_all()
+        self._let_go()
+
+    def _leads(self) -> bool:
+        """Whether this process holds the lock; it is held as long as its connection lives."""
+        if self._lock is not None and not self._lock.closed:
+            self._lock.execute("SELECT 1")  # raises when the server dropped the connection, and the lock with it
+            return True
+        params = connections["default"].get_connection_params()
+        plain = {key: value for key, value in params.items() if key in ("host", "port", "user", "password", "dbname")}
+        lock = psycopg.connect(**plain, autocommit=True)
+        if lock.execute("SELECT pg_try_advisory_lock(%s)", (LOCK_ID,)).fetchone() == (True,):
+            self._lock = lock
+            return True
+        lock.close()
+        return False
+
+    def _let_go(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def tick() -> None:
+    for host_id in fleet.mark_lost_hosts():
+        signals.host_lost.send_robust(sender=Host, host_id=host_id)
+    sweep()

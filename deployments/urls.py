@@ -1,0 +1,23 @@
+"""Addresses of the deployments' pages. The list is the home page."""
+
+from django.urls import path
+
+from deployments import views, views_live
+
+urlpatterns = [
+    path("", views.index, name="deployments"),
+    path("deployments/live", views_live.all_live, name="deployments-live"),
+    path("deployments/new", views.new, name="deployment-new"),
+    path("deployments/plan", views.plan, name="deployment-plan"),
+    path("deployments/<int:pk>/", views.detail, name="deployment"),
+    path("deployments/<int:pk>/edit", views.edit, name="deployment-edit"),
+    path("deployments/<int:pk>/start", views.start, name="deployment-start"),
+    path("deployments/<int:pk>/stop", views.stop, name="deployment-stop"),
+    path("deployments/<int:pk>/restart", views.restart, name="deployment-restart"),
+    path("deployments/<int:pk>/delete", views.delete, name="deployment-delete"),
+    path("deployments/<int:pk>/ask", views.ask, name="deployment-ask"),
+    path("deployments/<int:pk>/live", views_live.one_live, name="deployment-live"),
+    path("runs/<uuid:run_id>/", views.run, name="run"),
+    path("runs/<uuid:run_id>/log", views_live.log_part, name="run-log"),
+    path("runs/<uuid:run_id>/log.txt", views_live.log_file, name="run-log-file"),
+]
