@@ -56,7 +56,10 @@ class Child:
     def alive(self) -> bool:
         if self.child is not None:
             return self.child.poll() is None
-        return self.process is not None and self.process.is_running()
+        try:
+            return self.process is not None and self.process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
 
     def answers(self) -> bool:
         raise NotImplementedError
