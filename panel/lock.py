@@ -23,7 +23,7 @@ LOCK = ROOT / "requirements.lock"
 # Group to the oldest Python it must install on.
 GROUPS = {"agent": "3.10", "panel": "3.11", "embedded": "3.11", "dev": "3.11"}
 HEAD = (
-    "# Made by `python -m panel.lock write` from pyproject.toml; not edited by hand. Groups stand above each entry.\n"
+    "# Made by `python -m panel.lock write` from pyproject.toml; not by hand. Groups stand above each entry.\n"
 )
 
 

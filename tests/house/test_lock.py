@@ -25,7 +25,7 @@ def test_every_requirement_is_locked_for_its_group(group: str) -> None:
 
 
 def test_one_version_of_everything() -> None:
-    """For one machine no two entries of a name may apply; markers that exclude each other are the only way to have two."""
+    """Two entries of one name may exist only with markers that exclude each other."""
     names = [entry.name for entry in ENTRIES if Requirement(entry.pin).marker is None]
     assert len(names) == len(set(names))
 
