@@ -161,6 +161,7 @@ class _Line:
         self._lock = asyncio.Lock()
         self._pubsub: redis.asyncio.client.PubSub | None = None
         self._task: asyncio.Task[None] | None = None
+        self._was_connected = False
         self._linger: asyncio.TimerHandle | None = None
 
     async def want(self, channels: Iterable[str]) -> None:
@@ -204,8 +205,10 @@ class _Line:
                 async with self._lock:
                     self._pubsub = pubsub  # before the subscription: a channel wanted meanwhile waits for the lock
                     await pubsub.subscribe(*self._channels)
-                for reader in self.readers:  # nothing on the first connection, a gap on later ones
-                    reader.missed()
+                if self._was_connected:
+                    for reader in self.readers:
+                        reader.missed()
+                self._was_connected = True
                 while True:
                     message = await pubsub.get_message(timeout=30)
                     if message:
