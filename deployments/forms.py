@@ -34,7 +34,9 @@ class DeploymentForm(forms.Form):
         initial="generate",
         label=_("Used for"),
     )
-    max_model_len = forms.IntegerField(min_value=16, max_value=10_000_000, required=False, label=_("Longest conversation"))
+    max_model_len = forms.IntegerField(
+        min_value=16, max_value=10_000_000, required=False, label=_("Longest conversation")
+    )
     max_num_seqs = forms.IntegerField(min_value=1, max_value=4096, required=False, label=_("Requests at once"))
     gpu_memory_utilization = forms.FloatField(
         min_value=0.05, max_value=0.99, required=False, label=_("Share of GPU memory")

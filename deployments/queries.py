@@ -41,9 +41,7 @@ def listed(*, group: str = "", text: str = "") -> QuerySet[Deployment]:
 
 def counts() -> dict[str, int]:
     """How many deployments each filter chip would show, and "all"."""
-    by_state = dict(
-        Deployment.objects.filter(deleted_at=None).values_list("state").annotate(n=Count("pk")).order_by()
-    )
+    by_state = dict(Deployment.objects.filter(deleted_at=None).values_list("state").annotate(n=Count("pk")).order_by())
     result = {group: sum(by_state.get(state, 0) for state in states) for group, states in GROUPS.items()}
     return {"all": sum(by_state.values()), **result}
 
@@ -64,7 +62,9 @@ def runs_of(deployment: Deployment) -> QuerySet[Run]:
 
 def run(run_id: uuid.UUID) -> Run:
     """One run with its record; also of a deleted deployment. Raises NotFound."""
-    found = Run.objects.select_related("deployment", "revision", "host", "runtime", "job__log").filter(pk=run_id).first()
+    found = (
+        Run.objects.select_related("deployment", "revision", "host", "runtime", "job__log").filter(pk=run_id).first()
+    )
     if found is None:
         raise NotFound
     return found
@@ -111,4 +111,3 @@ def full_phases(run: Run) -> list[dict[str, Any]]:
         return list(run.phases)
     end = run.answer["at"] if run.answer else None
     return [*run.phases, {"code": "answered", "start": asked, "end": end}]
-

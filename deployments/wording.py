@@ -87,6 +87,14 @@ CODES: dict[str, tuple[Any, Any]] = {
         _("The engine came up but did not answer the test question."),
         _("The log shows what it did with the question. Other settings or another engine version may help."),
     ),
+    "start.stalled": (
+        _("Nothing has moved for %(minutes)s min: no log line, no byte read, no memory change."),
+        _("Berth does not end it for that. If the last log line tells you nothing, stop it and start again."),
+    ),
+    "stop.leftover": (
+        _("These processes have not ended yet: %(pids)s."),
+        _("They may wait for the disk or the driver. Berth keeps trying and says here when they are gone."),
+    ),
     "stop.not_proven": (
         _("Some processes did not end after KILL: %(pids)s."),
         _("They wait for the disk or the driver. Their memory stays reserved until the host reports that they ended."),
