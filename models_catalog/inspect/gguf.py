@@ -230,9 +230,10 @@ def parse_gguf(file: BinaryIO, size: int) -> GgufHeader:
     order, version = _begin(window)
     head = _Header(window, order)
     tensor_count, key_count = head.count(), head.count()
-    # The smallest tensor entry takes 24 bytes, the smallest pair 13: larger counts cannot be true.
-    if tensor_count > MAX_TENSORS or key_count > MAX_KEYS or tensor_count * 24 + key_count * 13 > window.left:
+    if tensor_count > MAX_TENSORS or key_count > MAX_KEYS:
         raise Unusable("bad_header", what="count")
+    if tensor_count * 24 + key_count * 13 > window.left:  # what the smallest tensor entries and pairs take
+        raise Unusable("truncated", size=size)
     for _ in range(key_count):
         head.pair()
     tensors = _Tensors()

@@ -77,8 +77,8 @@ def clean(value: object, limit: int = 200) -> str:
     """Text that every database and page takes: no control characters, no half characters, bounded. "" if not text."""
     if not isinstance(value, str):
         return ""
-    text = value[: limit * 2].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return "".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cs"))[:limit].strip()
+    text = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in value[: limit * 2])
+    return "".join(c for c in text if unicodedata.category(c) != "Cc")[:limit].strip()
 
 
 def whole(value: object, *, low: int = 1) -> int | None:

@@ -242,7 +242,7 @@ class ScannedModel(Message):
 
     path: str  # folder (Hugging Face) or file (GGUF)
     root: str  # the scanned folder it was found under
-    format: Literal["hf", "gguf"]
+    format: Literal["hf", "gguf", "folder"]  # "folder": no model, but the scanned root itself with its problems
     name: str
     size_bytes: int
     files: int
