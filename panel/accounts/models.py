@@ -2,14 +2,16 @@
 
 from django.contrib.auth.models import AbstractUser
 from django.db import models
+from django.db.models.functions import Lower
+from django.utils.translation import gettext_lazy as _
 
 
 class Role(models.TextChoices):
     """Each role holds the rights of the ones before it."""
 
-    VIEWER = "viewer"  # sees everything that is not secret
-    OPERATOR = "operator"  # creates, starts, stops and edits deployments
-    ADMIN = "admin"  # hosts, users, settings, models that run their own code
+    VIEWER = "viewer", _("Can view")  # sees everything that is not secret
+    OPERATOR = "operator", _("Can deploy")  # creates, starts, stops and edits deployments
+    ADMIN = "admin", _("Admin")  # hosts, users, settings, models that run their own code
 
 
 class User(AbstractUser):
@@ -22,7 +24,21 @@ class User(AbstractUser):
     class Meta:
         constraints = [
             models.CheckConstraint(name="user_role_known", condition=models.Q(role__in=Role.values)),
+            # "Ada" and "ada" are one person, so that nobody can pass for another
+            models.UniqueConstraint(
+                Lower("username"),
+                name="user_name_once",
+                violation_error_message=_("This name is taken; capitals make no difference."),
+            ),
         ]
+
+
+class Scope(models.TextChoices):
+    """What a token opens. None of them opens the pages of the panel."""
+
+    DOOR = "door", _("Ask models")  # /v1
+    API_READ = "api:read", _("Read through the API")
+    API_WRITE = "api:write", _("Read and change through the API")
 
 
 class ApiToken(models.Model):
@@ -32,7 +48,7 @@ class ApiToken(models.Model):
     name = models.CharField(max_length=80)
     token_hash = models.CharField(max_length=64, unique=True)
     prefix = models.CharField(max_length=12)  # the first characters, to recognise it in lists
-    scope = models.CharField(max_length=16, default="door")  # door; more with the API
+    scope = models.CharField(max_length=16, default=Scope.DOOR, choices=Scope.choices)
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True)
     last_used_at = models.DateTimeField(null=True)
@@ -62,7 +78,7 @@ class LoginAttempt(models.Model):
     """Failed logins per address or name and minute, for the rate limit."""
 
     key = models.CharField(max_length=120)  # "addr:…" or "name:…"
-    minute = models.DateTimeField()
+    minute = models.DateTimeField(db_index=True)  # old rows are swept by it
     count = models.PositiveIntegerField(default=0)
 
     class Meta:
