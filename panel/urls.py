@@ -1,7 +1,7 @@
 """Where each address goes. Rooms bring their own urls.py; this file only hangs them up."""
 
 from django.http import HttpRequest, HttpResponse
-from django.urls import path
+from django.urls import include, path
 
 from panel.core import pages
 
@@ -14,6 +14,7 @@ def healthz(request: HttpRequest) -> HttpResponse:
 urlpatterns = [
     path("healthz", healthz),
     path("preferences", pages.preferences, name="preferences"),
+    path("agent/v1/", include("panel.fleet.link")),
 ]
 
 handler400 = pages.bad_request

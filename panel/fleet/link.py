@@ -85,7 +85,7 @@ def _work_newer_than(request: HttpRequest, rev: int) -> tuple[int, wire.Work | N
             host.refresh_from_db(fields=["work_rev"])
         return host.pk, services.work_of(host) if host.work_rev != rev else None
     finally:
-        connections["default"].close()
+        connections["default"].close_if_unusable_or_obsolete()  # back to the pool: a poll may wait for long
 
 
 @link_view("GET")

@@ -80,6 +80,9 @@ def _take_status(job: Job, status: wire.JobStatus, now: Any) -> bool:
         return False
     old = job.status
     values = status.model_dump(mode="json")
+    alive = ("log_size", "read_bytes", "rss_mib", "gpu_used_mib", "processes")
+    moved = any(old.get(key) != values.get(key) for key in alive)
+    values["still_since"] = now.timestamp() if moved else old.get("still_since", now.timestamp())
     ended = status.state in OVER
     rows = Job.objects.filter(pk=job.pk).exclude(state__in=OVER)
     if not rows.update(state=status.state, status=values, status_at=now, **({"ended_at": now} if ended else {})):

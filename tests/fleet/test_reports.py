@@ -1,0 +1,254 @@
+"""What agents say: facts, job states, results; and what they may not do."""
+
+import json
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from panel.fleet import reports, services, signals, wire
+from panel.fleet.models import Gpu, Host, Job, Reservation
+
+pytestmark = pytest.mark.django_db
+
+FACTS: dict[str, Any] = {
+    "hostname": "h", "os": "Linux", "kernel": "6", "machine": "x86_64", "cpu_count": 2, "ram_total_mib": 10_000,
+    "ram_available_mib": 9000, "python": "3.11", "boot_time": 1.0, "agent_started": 2.0,
+}  # fmt: skip
+GPU = {"index": 0, "uuid": "GPU-1", "name": "Test", "total_mib": 24_000, "used_mib": 100}
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host.objects.create(name="h", token_hash=services.digest("secret"))
+
+
+def engine_task() -> wire.EngineTask:
+    return wire.EngineTask(argv=["/bin/vllm"], model_path="/m", secret_env={"VLLM_API_KEY": "k3y"})
+
+
+def report(rev: int = 1, facts: dict | None = None, **job: Any) -> wire.Report:
+    jobs = [{"kind": "engine", **job}] if job else []
+    values = {"agent_version": "1", "sent_at": 1.0, "rev": rev, "facts": facts, "jobs": jobs}
+    return wire.Report.model_validate(values)
+
+
+def test_facts_become_rows_and_a_missing_gpu_is_marked(host: Host) -> None:
+    reports.take_report(host, report(facts={**FACTS, "gpus": [GPU]}))
+    host.refresh_from_db()
+    assert host.ram_total_mib == 10_000
+    assert Gpu.objects.get().present
+    reports.take_report(host, report(facts={**FACTS, "gpu_error": "nvml.busy"}))
+    assert Gpu.objects.get().present, "an unreadable driver says nothing about GPUs"
+    reports.take_report(host, report(facts=FACTS))
+    assert not Gpu.objects.get().present
+
+
+def test_an_end_is_final(host: Host) -> None:
+    job = services.order_job(host=host, task=engine_task())
+    reports.take_report(host, report(id=str(job.pk), state="running", pid=7))
+    reports.take_report(host, report(id=str(job.pk), state="ended", exit_code=3))
+    reports.take_report(host, report(id=str(job.pk), state="running", pid=7))
+    job.refresh_from_db()
+    assert (job.state, job.status["exit_code"]) == ("ended", 3)
+
+
+def test_a_job_is_closed_only_when_its_whole_log_is_here(host: Host) -> None:
+    job = services.order_job(host=host, task=engine_task())
+    over = report(id=str(job.pk), state="ended", exit_code=0, log_size=5)
+    assert reports.take_report(host, over).forget == []
+    reports.take_log(host, job.pk, 0, b"hello", 0)
+    assert reports.take_report(host, over).forget == [str(job.pk)]
+    job.refresh_from_db()
+    assert not job.open
+    host.refresh_from_db()
+    assert services.work_of(host).jobs == []
+
+
+def test_a_host_cannot_speak_of_another_hosts_job(host: Host) -> None:
+    other = Host.objects.create(name="o", token_hash="o")
+    job = services.order_job(host=other, task=engine_task())
+    reply = reports.take_report(host, report(id=str(job.pk), state="ended", exit_code=0))
+    job.refresh_from_db()
+    assert job.state == "ordered"
+    assert reply.forget == [str(job.pk)]
+    with pytest.raises(Job.DoesNotExist):
+        reports.take_log(host, job.pk, 0, b"x", 0)
+    with pytest.raises(Job.DoesNotExist):
+        reports.take_result(host, job.pk, wire.JobResult())
+
+
+def test_news_is_told_once_and_mere_measurements_are_not_news(host: Host) -> None:
+    job = services.order_job(host=host, task=engine_task())
+    heard: list[str] = []
+
+    def hear(sender: Any, state: str, **_: Any) -> None:
+        heard.append(state)
+
+    signals.job_changed.connect(hear)
+    try:
+        reports.take_report(host, report(id=str(job.pk), state="running", pid=7))
+        reports.take_report(host, report(id=str(job.pk), state="running", pid=7, rss_mib=500))
+        reports.take_report(host, report(id=str(job.pk), state="running", pid=7, listening=True))
+    finally:
+        signals.job_changed.disconnect(hear)
+    assert heard == ["running", "running"]
+
+
+def test_still_since_moves_only_with_signs_of_life(host: Host) -> None:
+    job = services.order_job(host=host, task=engine_task())
+    seen = []
+    for size in (10, 10, 20):
+        reports.take_report(host, report(id=str(job.pk), state="running", pid=7, log_size=size))
+        job.refresh_from_db()
+        seen.append(job.status["still_since"])
+    assert seen[0] == seen[1] < seen[2]
+
+
+def test_a_repeated_order_is_one_job_and_secrets_travel_only_in_the_work(host: Host) -> None:
+    wanted = uuid.uuid4()
+    first = services.order_job(host=host, task=engine_task(), job_id=wanted)
+    rev = Host.objects.get().work_rev
+    assert services.order_job(host=host, task=engine_task(), job_id=wanted).pk == first.pk
+    assert Host.objects.get().work_rev == rev
+    assert "k3y" not in json.dumps(Job.objects.get().order)
+    host.refresh_from_db()
+    (order,) = services.work_of(host).jobs
+    assert order.task.secret_env == {"VLLM_API_KEY": "k3y"}
+
+
+def test_a_stop_is_asked_once(host: Host) -> None:
+    job = services.order_job(host=host, task=engine_task())
+    assert services.stop_job(job.pk, grace_s=5)
+    rev = Host.objects.get().work_rev
+    assert not services.stop_job(job.pk)
+    assert Host.objects.get().work_rev == rev
+
+
+# --- reservations ----------------------------------------------------------------------------------------------------
+
+
+def test_reservations_never_overcommit_and_are_all_or_nothing(host: Host) -> None:
+    reports.take_report(host, report(facts={**FACTS, "gpus": [GPU, {**GPU, "index": 1, "uuid": "GPU-2"}]}))
+    host.refresh_from_db()
+    services.reserve("a", host, [services.Share("GPU-1", 20_000)])
+    with pytest.raises(services.NoRoom) as caught:
+        services.reserve("b", host, [services.Share("GPU-2", 1_000), services.Share("GPU-1", 5_000)])
+    assert "GPU 0" in caught.value.text
+    assert list(Gpu.objects.values_list("reserved_mib", flat=True)) == [20_000, 0]
+    services.reserve("a", host, [services.Share("GPU-1", 20_000)])  # again: nothing new
+    services.release("a")
+    services.release("a")
+    assert list(Gpu.objects.values_list("reserved_mib", flat=True)) == [0, 0]
+    assert not Reservation.objects.exists()
+
+
+def test_ram_is_reserved_too(host: Host) -> None:
+    reports.take_report(host, report(facts=FACTS))
+    host.refresh_from_db()
+    services.reserve("a", host, [services.Share(None, 9_000)])
+    with pytest.raises(services.NoRoom):
+        services.reserve("b", host, [services.Share(None, 2_000)])
+    services.release("a")
+    services.reserve("b", host, [services.Share(None, 2_000)])
+
+
+# --- contact ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_host_is_lost_once_and_back_with_its_next_report(host: Host, settings) -> None:
+    Host.objects.filter(pk=host.pk).update(last_seen_at=timezone.now() - timedelta(seconds=100))
+    assert services.mark_lost_hosts() == [host.pk]
+    assert services.mark_lost_hosts() == []
+    host.refresh_from_db()
+    heard: list[int] = []
+
+    def hear(sender: Any, host_id: int, **_: Any) -> None:
+        heard.append(host_id)
+
+    signals.host_back.connect(hear)
+    try:
+        reports.take_report(host, report())
+    finally:
+        signals.host_back.disconnect(hear)
+    host.refresh_from_db()
+    assert host.lost_at is None
+    assert heard == [host.pk]
+
+
+def test_an_agent_ahead_of_a_restored_database_is_overtaken(host: Host) -> None:
+    reply = reports.take_report(host, report(rev=500))
+    host.refresh_from_db()
+    assert host.work_rev == 501 == reply.rev
+
+
+# --- the line itself --------------------------------------------------------------------------------------------------
+
+
+def call(client: Client, path: str, body: bytes = b"", token: str = "secret", **query: Any):
+    return client.post(
+        f"/agent/v1/{path}",
+        data=body,
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {token}"},
+        query_params=query,
+    )
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "secret "])
+def test_a_stranger_is_refused_on_every_call(client: Client, host: Host, token: str) -> None:
+    job = services.order_job(host=host, task=engine_task())
+    for path in ("report", f"jobs/{job.pk}/log", f"jobs/{job.pk}/result"):
+        answer = call(client, path, report().model_dump_json().encode(), token)
+        assert answer.status_code == 401, path
+        assert answer.json()["code"] == "link.token"
+    assert client.get("/agent/v1/work", headers={"Authorization": f"Bearer {token}"}).status_code == 401
+
+
+def test_work_report_log_and_result_over_http(client: Client, host: Host) -> None:
+    job = services.order_job(host=host, task=wire.ScanTask(roots=[]))
+    answer = client.get("/agent/v1/work", {"rev": 0}, headers={"Authorization": "Bearer secret"})
+    work = wire.Work.model_validate_json(answer.content)
+    assert [order.id for order in work.jobs] == [str(job.pk)]
+    assert (
+        client.get("/agent/v1/work", {"rev": work.rev}, headers={"Authorization": "Bearer secret"}).status_code == 204
+    )
+    assert call(client, "report", report().model_dump_json().encode()).status_code == 200
+    assert call(client, f"jobs/{job.pk}/log", b"abc", offset=0).json() == {"size": 3}
+    assert call(client, f"jobs/{job.pk}/result", b'{"items": []}').status_code == 204
+    assert call(client, f"jobs/{uuid.uuid4()}/log", b"abc", offset=0).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "query", "status"),
+    [
+        ("report", b"{}", {}, 422),
+        ("report", b"\xff\x00", {}, 422),
+        ("log", b"x", {"offset": "many"}, 422),
+        ("log", b"x", {"offset": -1}, 422),
+        ("log", b"x" * (wire.MAX_LOG_CHUNK + 1), {"offset": 0}, 422),
+        ("result", b"[]", {}, 422),
+    ],
+)
+def test_bad_messages_are_refused_with_a_code(client: Client, host: Host, path, body, query, status) -> None:
+    job = services.order_job(host=host, task=engine_task())
+    where = path if path == "report" else f"jobs/{job.pk}/{path}"
+    answer = call(client, where, body, **query)
+    assert answer.status_code == status
+    assert set(answer.json()) == {"code", "message", "hint"}
+
+
+def test_a_join_code_works_once(client: Client, db: None) -> None:
+    from panel.fleet.models import JoinCode
+
+    JoinCode.objects.create(
+        code_hash=services.digest("c0de"), host_name="gpu-1", expires_at=timezone.now() + timedelta(minutes=15)
+    )
+    body = wire.JoinRequest(code="c0de", hostname="x", agent_version="1").model_dump_json().encode()
+    first = call(client, "join", body)
+    assert first.status_code == 200
+    assert Host.objects.filter(token_hash=services.digest(first.json()["token"]), name="gpu-1").exists()
+    assert call(client, "join", body).status_code == 403
