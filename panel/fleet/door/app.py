@@ -25,6 +25,7 @@ Scope = MutableMapping[str, Any]
 
 ASK = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank", "/v1/score"})
 MODELS = "/v1/models"
+_ONE_MODEL = re.compile(r"/v1/models/[^/]+")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
@@ -163,7 +164,7 @@ def _methods(path: str) -> str:
     """The methods that a path takes; "" for a path that is not open."""
     if path in ASK:
         return "POST, OPTIONS"
-    if path == MODELS or (path.startswith(MODELS + "/") and "/" not in path[len(MODELS) + 1 :]):
+    if path == MODELS or _ONE_MODEL.fullmatch(path):
         return "GET, HEAD, OPTIONS"
     return ""
 
