@@ -1,0 +1,145 @@
+"""What an engine adapter takes and gives, and the registry of adapters. Pure: no file is opened, nothing is started.
+
+An adapter turns a spec and a placement into the exact command, or refuses with reasons. Adding an engine is adding
+one file and one line in `adapter_for`. Reasons are codes with parameters; templates translate them.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from deployments.spec import DeploymentSpec
+
+Task = Literal["generate", "embed", "score"]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why something is refused, or what was changed on the way: a code with parameters, and the option it is about."""
+
+    code: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    option: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"code": self.code, "params": dict(self.params), "option": self.option}
+
+
+class EngineRefusal(Exception):
+    """The engine cannot run this. All reasons at once, so that a form can show each beside its field."""
+
+    def __init__(self, reasons: Iterable[Reason]) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__(", ".join(reason.code for reason in self.reasons))
+
+    @property
+    def code(self) -> str:
+        return self.reasons[0].code
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        return self.reasons[0].params
+
+
+@dataclass(frozen=True)
+class RuntimeFacts:
+    """The installed engine: fleet.models.Runtime as plain data. `flags` is its own parser's schema."""
+
+    executable: str
+    version: str = ""
+    device: str = ""  # cuda, cpu, rocm, …; "" unknown
+    plugins: tuple[str, ...] = ()
+    flags: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class LaunchContext:
+    """All that decides one command line.
+
+    `model_facts` is ModelFacts as a dict, `model_path` the folder or file on the host, `roots` the folders that paths
+    in options may lie below. `utilisation` is the share of each GPU's memory that was reserved; `kv_cache_gib` and
+    `cpu_threads` (VLLM_CPU_OMP_THREADS_BIND) are for the CPU.
+    """
+
+    spec: DeploymentSpec
+    runtime: RuntimeFacts
+    served_name: str
+    api_key: str
+    model_path: str
+    model_facts: Mapping[str, Any] = field(default_factory=dict)
+    roots: tuple[str, ...] = ()
+    gpu_uuids: tuple[str, ...] = ()
+    utilisation: float = 0.9
+    kv_cache_gib: int = 4
+    cpu_threads: str = "auto"
+    machine: str = "x86_64"
+    allow_remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What to run. `argv` holds the literal element `{port}`; `notes` say what was translated, dropped or chosen."""
+
+    argv: list[str]
+    env: dict[str, str]
+    secret_env: dict[str, str]
+    model_path: str
+    gpu_uuids: list[str] = field(default_factory=list)
+    needs_avx2: bool = False
+    allow_remote_code: bool = False
+    notes: list[Reason] = field(default_factory=list)
+
+
+class Adapter(Protocol):
+    """One engine."""
+
+    name: str
+
+    def runtime_reasons(self, runtime: RuntimeFacts, model_facts: Mapping[str, Any], device: str) -> list[Reason]:
+        """Why this runtime cannot serve this model on this device (gpu or cpu); empty when it can."""
+
+    def launch(self, context: LaunchContext) -> Launch:
+        """The command. Raises EngineRefusal."""
+
+    def probe_request(self, task: Task, served_name: str, *, chat: bool = True) -> tuple[str, dict[str, Any]]:
+        """Path and JSON body of the question that proves readiness."""
+
+    def read_answer(self, task: Task, body: Any) -> str | None:
+        """The answer in the response body, short enough to show; None when there is no token, vector or score."""
+
+
+def adapter_for(engine: str) -> Adapter:
+    """The adapter of an engine; KeyError for one that Berth does not know."""
+    from deployments.engines import vllm  # adapters import this module
+
+    adapters: dict[str, Adapter] = {"vllm": vllm.VLLM()}
+    return adapters[engine]
+
+
+def command_preview(launch: Launch, *, port: int | None = None) -> str:
+    """The command as a person could paste it into a shell; for show only. Secrets stand as $NAME."""
+    argv = [str(port) if port is not None and arg == "{port}" else arg for arg in launch.argv]
+    words = [f"{name}={shlex.quote(value)}" for name, value in sorted(launch.env.items())]
+    words += [f'{name}="${name}"' for name in sorted(launch.secret_env)]
+    if launch.gpu_uuids:
+        words.append(f"CUDA_VISIBLE_DEVICES={shlex.quote(','.join(launch.gpu_uuids))}")
+    return " ".join([*words, *(shlex.quote(arg) for arg in argv)])
+
+
+def masked_env(launch: Launch) -> dict[str, str]:
+    """The environment to keep with the run: secrets are named, their values are not."""
+    return {**launch.env, **dict.fromkeys(launch.secret_env, "••••••")}
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """Versions in order: "0.32.0+cpu" → (0, 32, 0). A release is later than its own rc; unknown text sorts first."""
+    found = re.match(r"v?(\d+(?:\.\d+)*)(?:\.?(?:rc|a|b|dev)(\d+))?", version)
+    if not found:
+        return ()
+    parts = [int(part) for part in found[1].split(".")][:4]
+    parts += [0] * (4 - len(parts))
+    return (*parts, -1, int(found[2])) if found[2] else (*parts, 0)
