@@ -6,7 +6,7 @@ docs/settings.md lists them; a test compares that page with this file.
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from panel.core import env
+from panel.core import env, network
 from panel.core.secret_key import data_secret
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -16,25 +16,19 @@ DEBUG = env.boolean("BERTH_DEBUG", False)
 SECRET_KEY = env.text("BERTH_SECRET_KEY") or data_secret(BERTH_DATA)
 
 # --- where it listens; hosts, CSRF origins and cookie flags follow from it -------------------------------------------
-BERTH_BIND = env.text("BERTH_BIND", "127.0.0.1:8080")
-BERTH_URL = env.text("BERTH_URL")  # the address people type, when it differs from the bind (a proxy, TLS)
-_bind_host, _, _bind_port = BERTH_BIND.rpartition(":")
-BERTH_PORT = int(_bind_port or 8080)
-BERTH_BIND_HOST = _bind_host.strip("[]") or "127.0.0.1"
-BERTH_PUBLIC_URL = (
-    BERTH_URL or f"http://{'localhost' if BERTH_BIND_HOST in ('127.0.0.1', '::1') else BERTH_BIND_HOST}:{BERTH_PORT}"
-).rstrip("/")
+BERTH_BIND_HOST, BERTH_PORT = env.address("BERTH_BIND", "127.0.0.1:8080")
+BERTH_PUBLIC_URL = env.url("BERTH_URL") or network.public_url(BERTH_BIND_HOST, BERTH_PORT)  # the address people type
 # Where the panel's own parts (probe, local agent) reach the web process.
-BERTH_INTERNAL_URL = env.text("BERTH_INTERNAL_URL", f"http://127.0.0.1:{BERTH_PORT}")
+BERTH_INTERNAL_URL = env.url("BERTH_INTERNAL_URL") or network.internal_url(BERTH_BIND_HOST, BERTH_PORT)
+BERTH_BEHIND_PROXY = env.boolean("BERTH_BEHIND_PROXY", False)
+BERTH_PROXY_ADDRESSES = env.words("BERTH_PROXY_ADDRESSES", ["127.0.0.1", "::1"])
+BERTH_LOCAL_AGENT = env.boolean("BERTH_LOCAL_AGENT", True)
 _public = urlsplit(BERTH_PUBLIC_URL)
-ALLOWED_HOSTS = [
-    "localhost",
-    "127.0.0.1",
-    "[::1]",
-    *({_public.hostname} if _public.hostname else set()),
-    *env.words("BERTH_ALLOWED_HOSTS"),
-]
-CSRF_TRUSTED_ORIGINS = [BERTH_PUBLIC_URL]
+ALLOWED_HOSTS = network.allowed_hosts(
+    BERTH_BIND_HOST,
+    [_public.hostname or "", urlsplit(BERTH_INTERNAL_URL).hostname or "", *env.words("BERTH_ALLOWED_HOSTS")],
+)
+CSRF_TRUSTED_ORIGINS = [f"{_public.scheme}://{_public.netloc}"]
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _public.scheme == "https"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
@@ -42,7 +36,7 @@ SESSION_COOKIE_NAME = "berth_session"
 CSRF_COOKIE_NAME = "berth_csrf"
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
-if env.boolean("BERTH_BEHIND_PROXY", False):
+if BERTH_BEHIND_PROXY:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
 INSTALLED_APPS = [
@@ -64,6 +58,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "panel.core.health.Alive",  # first: /healthz answers whatever the rest would say
     "django.middleware.security.SecurityMiddleware",
     "panel.core.middleware.SecurityHeaders",
     "whitenoise.middleware.WhiteNoiseMiddleware",
@@ -173,5 +168,5 @@ LOGGING = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": env.text("BERTH_LOG_LEVEL", "INFO")},
-    "loggers": {"httpx": {"level": "WARNING"}},
+    "loggers": {"httpx": {"level": "WARNING"}, "celery": {"level": "WARNING"}},
 }

@@ -3,10 +3,12 @@
 A secret may come from a file: `NAME_FILE=/run/secrets/name` is read when `NAME` is not set.
 """
 
+import ipaddress
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 T = TypeVar("T")
 
@@ -86,3 +88,27 @@ def words(name: str, default: list[str] | None = None) -> list[str]:
 def path(name: str, default: Path) -> Path:
     value = raw(name)
     return Path(value).expanduser().absolute() if value else default
+
+
+def address(name: str, default: str) -> tuple[str, int]:
+    """Where to listen: `127.0.0.1:8080`, `[::1]:8080`, `0.0.0.0:8080`. A name is not taken: it may mean anything."""
+
+    def parse(value: str) -> tuple[str, int]:
+        host, _, port = value.rpartition(":")
+        if host.startswith("[") != host.endswith("]") or not 1 <= int(port) <= 65535:
+            raise ValueError
+        return str(ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]"))), int(port)
+
+    return _parse(name, parse(default), parse, "an address and a port, such as 127.0.0.1:8080 or 0.0.0.0:8080")
+
+
+def url(name: str, default: str = "") -> str:
+    """An http(s) address without a path's last slash."""
+
+    def parse(value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError
+        return value.rstrip("/")
+
+    return _parse(name, default, parse, "an address such as https://berth.example.org")

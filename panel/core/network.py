@@ -1,0 +1,48 @@
+"""What follows from the address that the panel listens on: its URLs and the Host names it answers to (no look-ups)."""
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+
+import psutil
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+def bracketed(host: str) -> str:
+    """An IPv6 address as it stands in a URL and in a Host header."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host).is_loopback
+
+
+def public_url(host: str, port: int) -> str:
+    """The address to print: this machine's name when it listens everywhere."""
+    address = ipaddress.ip_address(host)
+    name = "localhost" if address.is_loopback else socket.gethostname() if address.is_unspecified else bracketed(host)
+    return f"http://{name}:{port}"
+
+
+def internal_url(host: str, port: int) -> str:
+    """How a process on this machine reaches it: loopback also when it listens everywhere."""
+    address = ipaddress.ip_address(host)
+    if address.is_unspecified:
+        host = "127.0.0.1" if address.version == 4 else "::1"
+    return f"http://{bracketed(host)}:{port}"
+
+
+def allowed_hosts(host: str, more: Iterable[str]) -> list[str]:
+    """Loopback always; the bound address; when bound to all, this machine's name and every address it has."""
+    names = [*LOOPBACK_NAMES, bracketed(host)]
+    if ipaddress.ip_address(host).is_unspecified:
+        names.append(socket.gethostname())
+        for addresses in psutil.net_if_addrs().values():
+            names += [
+                bracketed(entry.address.split("%")[0])
+                for entry in addresses
+                if entry.family in (socket.AF_INET, socket.AF_INET6)
+            ]
+        names.remove(bracketed(host))
+    return list(dict.fromkeys(name.lower() for name in (*names, *map(bracketed, more)) if name))
