@@ -6,4 +6,7 @@ class DeploymentsConfig(AppConfig):
     label = "deployments"
 
     def ready(self) -> None:
-        from deployments import events  # noqa: F401  (connects the receivers)
+        from deployments import events, labels  # noqa: F401  (events connects the receivers)
+        from panel.fleet.labels import register
+
+        register(labels.of_jobs)

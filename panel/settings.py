@@ -87,6 +87,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "panel.fleet.contexts.menu",
             ],
             "builtins": [
                 "django.templatetags.i18n",

@@ -14,6 +14,7 @@ def healthz(request: HttpRequest) -> HttpResponse:
 urlpatterns = [
     path("healthz", healthz),
     path("preferences", pages.preferences, name="preferences"),
+    path("", include("panel.fleet.urls")),
     path("agent/v1/", include("panel.fleet.link")),
 ]
 

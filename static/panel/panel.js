@@ -83,6 +83,15 @@ document.addEventListener('DOMContentLoaded', () => {
 
 // --- htmx manners -----------------------------------------------------------------------------------------------------
 document.addEventListener('say', e => say(e.detail.value ?? e.detail));         // HX-Trigger: {"say": "…"}
+document.addEventListener('htmx:responseError', e => {           // a refusal as JSON: what it says, above the page
+  let answer = null;
+  try { answer = JSON.parse(e.detail.xhr.responseText) } catch { return }
+  if (!answer.message || !$('#notice')) return;
+  const note = document.createElement('div'), words = document.createElement('div');
+  note.className = 'note bad'; note.setAttribute('role', 'alert');
+  for (const [tag, text] of [['h3', answer.message], ['p', answer.hint]]) if (text) { const el = document.createElement(tag); el.textContent = text; words.append(el) }
+  note.append(words); $('#notice').replaceChildren(note); note.scrollIntoView({ block: 'nearest' });
+});
 let opened = [];
 document.addEventListener('htmx:beforeRequest', e => {           // a hidden tab asks for nothing
   if (document.hidden && e.detail.elt.matches('[hx-trigger*=every]') && !e.detail.requestConfig.triggeringEvent) e.preventDefault();

@@ -1,0 +1,57 @@
+"""What the hosts' page and the menu show, made ready for the templates."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from django.utils.functional import SimpleLazyObject
+
+from panel.fleet import queries, wording
+from panel.fleet.queries import HostView
+
+
+def menu(request: HttpRequest) -> dict[str, Any]:
+    """Context processor: the GPU memory of the team, asked for only by templates that show it."""
+    user = getattr(request, "user", None)
+    if user is None or not user.is_authenticated:
+        return {}
+    return {"fleet_memory": SimpleLazyObject(queries.memory)}
+
+
+def card(view: HostView) -> dict[str, Any]:
+    """One host of the page."""
+    return {
+        "view": view,
+        "host": view.host,
+        "facts": view.facts,
+        "subtitle": wording.subtitle(view),
+        "gpus": [wording.gpu_row(gpu) for gpu in view.gpus],
+        "ram": wording.ram_row(view),
+        "gpu_error": wording.gpu_error(view.facts.get("gpu_error")),
+        "engines": [_engine(runtime) for runtime in view.runtimes if runtime.present],
+        "gone": [wording.engine(runtime) for runtime in view.runtimes if not runtime.present],
+        "searching": view.searching,
+        "jobs": view.jobs,
+        "flags": _flags(view.facts),
+        "disks": view.facts.get("disks", []),
+    }
+
+
+def hosts_page(*, may_manage: bool) -> dict[str, Any]:
+    cards = [card(view) for view in queries.hosts()]
+    return {
+        "section": "hosts",
+        "silent": [c for c in cards if c["view"].silent],
+        "cards": [c for c in cards if not c["view"].silent],
+        "may_manage": may_manage,
+    }
+
+
+def _engine(runtime: Any) -> dict[str, Any]:
+    return {"name": wording.engine(runtime), "refusal": wording.refusal(runtime.refusal), "row": runtime}
+
+
+def _flags(facts: dict[str, Any]) -> list[str]:
+    """The CPU's abilities that decide which engines run, newest first."""
+    have = set(facts.get("cpu_flags", []))
+    wanted = ["amx_tile", "avx512_bf16", "avx512_vnni", "avx512f", "avx2", "avx", "sve2", "sve", "bf16", "asimd"]
+    return [flag for flag in wanted if flag in have]

@@ -1,0 +1,163 @@
+"""Reads for the hosts' page: rows with what it shows, in a number of queries that does not grow with the rows."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db.models import F, Max, Prefetch, Sum
+from django.utils import timezone
+
+from panel.core.errors import NotFound
+from panel.fleet import labels
+from panel.fleet.labels import Label
+from panel.fleet.models import Gpu, Host, Job, Runtime
+
+UNKNOWN_MIB = 128  # below this, memory that no process accounts for is the driver's own and not worth a word
+
+
+@dataclass(frozen=True)
+class Use:
+    """Who uses memory. `label` is None for processes that are not Berth's; then `user` and `names` say whose."""
+
+    mib: int
+    label: Label | None = None
+    user: str = ""
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GpuView:
+    """One GPU with the uses of its memory; MiB. `free_mib` is what nobody uses now, measured."""
+
+    gpu: Gpu
+    ours: list[Use]
+    others: list[Use]
+    unknown_mib: int
+    free_mib: int
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        return self.gpu.measured
+
+
+@dataclass(frozen=True)
+class HostView:
+    host: Host
+    gpus: list[GpuView]
+    runtimes: list[Runtime]
+    searching: bool  # a search for engines is under way
+    jobs: list[Label]  # engine runs of ours that should be on the host
+    silent: bool  # no contact: lost, or it never called
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.host.facts
+
+    @property
+    def ram_used_mib(self) -> int:
+        return max(0, self.host.ram_total_mib - int(self.host.facts.get("ram_available_mib", 0)))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """GPU memory of all connected hosts; MiB. `at` is the oldest of their newest measurements."""
+
+    used_mib: int
+    total_mib: int
+    hosts: int
+    at: datetime | None
+
+
+def host(pk: int) -> Host:
+    """Raises NotFound."""
+    row = Host.objects.filter(pk=pk).first()
+    if row is None:
+        raise NotFound
+    return row
+
+
+def hosts() -> list[HostView]:
+    """All hosts, the lost ones first."""
+    rows = list(
+        Host.objects.prefetch_related(
+            Prefetch("gpus", Gpu.objects.filter(present=True).order_by("index")),
+            Prefetch("runtimes", Runtime.objects.order_by("engine", "-version", "executable")),
+            Prefetch("jobs", Job.objects.filter(open=True).only("id", "host_id", "kind", "state", "desired")),
+        ).order_by(F("lost_at").desc(nulls_last=True), "name")
+    )
+    names = labels.of(_job_ids(rows))
+    return [_view(row, names) for row in rows]
+
+
+def memory() -> Memory | None:
+    """For the menu; None while no host has called."""
+    heard = Host.objects.filter(lost_at=None).exclude(last_seen_at=None)
+    count = heard.count()
+    if not count:
+        return None
+    sums = Gpu.objects.filter(present=True, host__in=heard).aggregate(
+        used=Sum("used_mib"), total=Sum("total_mib"), at=Max("measured_at")
+    )
+    return Memory(sums["used"] or 0, sums["total"] or 0, count, sums["at"])
+
+
+def _job_ids(rows: list[Host]) -> set[uuid.UUID]:
+    found = {job.pk for row in rows for job in row.jobs.all() if job.kind == "engine"}
+    for row in rows:
+        for gpu in row.gpus.all():
+            for process in gpu.measured.get("processes", []):
+                if job_id := _uuid(process.get("job_id")):
+                    found.add(job_id)
+    return found
+
+
+def _uuid(text: object) -> uuid.UUID | None:
+    """An agent's word for a job; None when it is none, so that no agent can break the page."""
+    try:
+        return uuid.UUID(str(text)) if text else None
+    except ValueError:
+        return None
+
+
+def _view(row: Host, names: dict[uuid.UUID, Label]) -> HostView:
+    open_jobs = list(row.jobs.all())
+    running = [job for job in open_jobs if job.kind == "engine" and job.state not in ("ended", "refused")]
+    return HostView(
+        host=row,
+        gpus=[_gpu(gpu, names) for gpu in row.gpus.all()],
+        runtimes=list(row.runtimes.all()),
+        searching=any(job.kind == "runtimes" and job.state not in ("ended", "refused") for job in open_jobs),
+        jobs=[names.get(job.pk, Label(str(job.pk)[:8])) for job in running],
+        silent=row.last_seen_at is None or row.lost_at is not None or _overdue(row),
+    )
+
+
+def _overdue(row: Host) -> bool:
+    """Silent for too long, though the ticker has not said so yet (the worker may be away)."""
+    return (timezone.now() - row.last_seen_at).total_seconds() > 2 * settings.BERTH_HOST_LOST_S
+
+
+def _gpu(gpu: Gpu, names: dict[uuid.UUID, Label]) -> GpuView:
+    ours: dict[Label, int] = {}
+    others: dict[str, tuple[int, list[str]]] = {}
+    for process in gpu.measured.get("processes", []):
+        mib = int(process.get("used_mib") or 0)
+        if job_id := _uuid(process.get("job_id")):
+            label = names.get(job_id) or Label(str(job_id)[:8])
+            ours[label] = ours.get(label, 0) + mib
+        else:
+            user = str(process.get("user") or "")
+            used, programs = others.get(user, (0, []))
+            program = str(process.get("name") or "")
+            others[user] = (used + mib, programs if not program or program in programs else [*programs, program])
+    known = sum(ours.values()) + sum(used for used, _names in others.values())
+    unknown = max(0, gpu.used_mib - known)
+    return GpuView(
+        gpu=gpu,
+        ours=[Use(mib, label) for label, mib in ours.items()],
+        others=[Use(mib, None, user, tuple(programs[:4])) for user, (mib, programs) in others.items()],
+        unknown_mib=unknown if unknown >= UNKNOWN_MIB else 0,
+        free_mib=max(0, gpu.total_mib - max(gpu.used_mib, known)),
+    )
