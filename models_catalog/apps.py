@@ -4,3 +4,6 @@ from django.apps import AppConfig
 class ModelsCatalogConfig(AppConfig):
     name = "models_catalog"
     label = "models_catalog"
+
+    def ready(self) -> None:
+        from models_catalog import events  # noqa: F401  (connects the receivers)

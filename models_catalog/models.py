@@ -1,9 +1,14 @@
 """What could run: a model as the team names it, its artifacts, and where copies of them lie."""
 
+from typing import Any
+
 from django.db import models
 
+from models_catalog.facts import ModelFacts
 from panel.core.models import TimeStamped
 from panel.fleet.models import Host
+
+COPY_FACTS = ("revision", "refs", "config_beside")  # facts that differ between equal copies
 
 
 class CatalogModel(TimeStamped):
@@ -21,36 +26,67 @@ class CatalogModel(TimeStamped):
 
 
 class Artifact(TimeStamped):
-    """One servable form of a model: a Hugging Face folder or a GGUF file set. `facts` is ModelFacts as a dict."""
+    """One servable form of a model: a Hugging Face folder or a GGUF file set. `facts` is ModelFacts as a dict.
+
+    The fingerprint is SHA-256 of names, sizes and headers: equal on two hosts for the same bytes. It and the facts
+    follow the files as long as only one copy of them is known, so that an edited folder stays the same artifact.
+    """
 
     model = models.ForeignKey(CatalogModel, on_delete=models.CASCADE, related_name="artifacts")
     format = models.CharField(max_length=8)  # hf, gguf
     label = models.CharField(max_length=200)  # e.g. "bfloat16", "Q4_K_M"
-    fingerprint = models.CharField(max_length=64)  # SHA-256 of names, sizes and header: the same bytes on two hosts
+    fingerprint = models.CharField(max_length=64, unique=True)
     size_bytes = models.BigIntegerField(default=0)
     facts = models.JSONField(default=dict)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["model", "fingerprint"], name="artifact_once_per_model")]
-        ordering = ["model_id", "format", "label"]
+        ordering = ["model_id", "format", "label", "id"]
 
     def __str__(self) -> str:
         return f"{self.model} ({self.label})"
 
 
 class Copy(TimeStamped):
-    """An artifact on a host's disk. A vanished copy is kept with `present` false, since old runs name it."""
+    """An artifact on a host's disk. A vanished copy is kept with `present` false, since old runs name it.
+
+    `extra` holds the facts that belong to this copy alone (COPY_FACTS). `usable`: nothing found stands in the way.
+    """
 
     artifact = models.ForeignKey(Artifact, on_delete=models.CASCADE, related_name="copies")
     host = models.ForeignKey(Host, on_delete=models.CASCADE, related_name="copies")
     path = models.CharField(max_length=1000)
     root = models.CharField(max_length=1000, blank=True)
     present = models.BooleanField(default=True)
+    usable = models.BooleanField(default=True)
     problems = models.JSONField(default=list)  # list of {code, params}
+    extra = models.JSONField(default=dict)
     seen_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["host", "path"], name="copy_once_per_path")]
+        indexes = [models.Index(fields=["artifact", "present", "usable"])]
+        ordering = ["host_id", "path"]
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.path}"
+
+    @property
+    def facts(self) -> ModelFacts:
+        """The artifact's facts with those of this copy."""
+        merged: dict[str, Any] = {**self.artifact.facts, **self.extra}
+        return ModelFacts.from_dict(merged)
+
+
+class ScannedRoot(TimeStamped):
+    """A folder of a host as its newest scan found it. Which folders should be scanned: services.roots_of."""
+
+    host = models.ForeignKey(Host, on_delete=models.CASCADE, related_name="scanned_roots")
+    path = models.CharField(max_length=1000)
+    problems = models.JSONField(default=list)  # list of {code, params}: what could not be looked at
+    scanned_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["host", "path"], name="scanned_root_once")]
         ordering = ["host_id", "path"]
 
     def __str__(self) -> str:

@@ -1,0 +1,28 @@
+"""Celery tasks: ids in, a service called, a vanished row forgiven."""
+
+import logging
+
+from celery import shared_task
+
+log = logging.getLogger(__name__)
+
+
+@shared_task(name="models_catalog.tasks.take_scan")
+def take_scan(job_id: str) -> None:
+    from models_catalog import services
+    from panel.fleet.models import Job
+
+    job = Job.objects.select_related("host").filter(pk=job_id).first()
+    if job is None:
+        return
+    outcome = services.take(job)
+    if outcome is not None:
+        log.info("scan of %s: %d models, %d gone", job.host, outcome.seen, outcome.gone)
+
+
+def sweep() -> None:
+    """Send the task of each finished scan that nobody took; called by the ticker."""
+    from models_catalog import services
+
+    for job_id in services.untaken():
+        take_scan.apply_async((job_id,), retry=False)
