@@ -1,0 +1,73 @@
+"""Who acts, bound to the request or the shell that it comes through: name, id, role, address and way in."""
+
+import ipaddress
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from django.conf import settings
+from django.http import HttpRequest
+
+SYSTEM_ROLE = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """What `require` decides by and what `record` writes down. A stranger has no id, no name and no role."""
+
+    name: str = ""
+    id: int | None = None
+    address: str = ""
+    role: str = ""
+    via: str = ""  # "browser", "shell", "token <name>"; empty for the loop itself
+    read_only: bool = False  # holds only the rights to see
+    user: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def signed_in(self) -> bool:
+        return self.id is not None or self.role == SYSTEM_ROLE
+
+    @classmethod
+    def system(cls) -> Self:
+        """The loop itself; it may everything."""
+        return cls(name="system", role=SYSTEM_ROLE)
+
+    @classmethod
+    def shell(cls) -> Self:
+        """Whoever may run commands on the panel's own machine; it may everything."""
+        return cls(name="system", role=SYSTEM_ROLE, via="shell")
+
+    @classmethod
+    def from_user(cls, user: Any, *, address: str = "", via: str = "", read_only: bool = False) -> Self:
+        """A user row, or Django's AnonymousUser. A disabled account is a stranger with a name."""
+        if not user.is_authenticated:
+            return cls(address=address)
+        role = user.role if user.is_active else ""
+        return cls(user.get_username(), user.pk, address, role, via, read_only, user)
+
+    @classmethod
+    def of(cls, request: HttpRequest) -> Self:
+        """The signed-in user of a page, with the address that the request came from."""
+        return cls.from_user(request.user, address=address_of(request), via="browser")
+
+    @classmethod
+    def from_token(cls, token: Any, *, address: str = "") -> Self:
+        """The owner of an API token; a reading token makes a reading actor."""
+        read_only = token.scope != "api:write"
+        return cls.from_user(token.user, address=address, via=f"token {token.name}", read_only=read_only)
+
+
+def as_actor(who: Any) -> Actor:
+    """An Actor from an Actor or a user row."""
+    return who if isinstance(who, Actor) else Actor.from_user(who)
+
+
+def address_of(request: HttpRequest) -> str:
+    """The client's address. What a proxy says counts only when the panel was told that it stands behind one."""
+    address = request.META.get("REMOTE_ADDR") or ""
+    if getattr(settings, "SECURE_PROXY_SSL_HEADER", None):
+        # the last entry is the one that our own proxy wrote; all before it is the client's word
+        address = request.META.get("HTTP_X_FORWARDED_FOR", "").rpartition(",")[2].strip() or address
+    try:
+        return str(ipaddress.ip_address(address.strip("[]")))
+    except ValueError:
+        return ""

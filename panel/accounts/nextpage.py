@@ -1,0 +1,46 @@
+"""The way to the sign-in page and back: to a page of this panel, never to another site."""
+
+from urllib.parse import urlencode, urlsplit
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponseRedirect
+from django.shortcuts import resolve_url
+from django.utils.http import url_has_allowed_host_and_scheme
+
+from panel.core.pages import is_htmx, wants_json
+
+
+def wants_page(request: HttpRequest) -> bool:
+    """Whether a browser window will show the answer, rather than a script or a program read it."""
+    if is_htmx(request) or wants_json(request):
+        return False
+    mode = request.headers.get("Sec-Fetch-Mode")  # every current browser sends it
+    if mode is not None:
+        return mode == "navigate"
+    return "text/html" in request.headers.get("Accept", "")
+
+
+def safe_next(target: str | None) -> str:
+    """Where to go after sign-in: a path of this panel, or its first page."""
+    if target and target.startswith("/") and url_has_allowed_host_and_scheme(target, allowed_hosts=None):
+        return target
+    return str(resolve_url(settings.LOGIN_REDIRECT_URL))
+
+
+def login_url(request: HttpRequest) -> str:
+    """The sign-in page, with the way back to what the person looks at."""
+    here = _here(request)
+    page = str(resolve_url(settings.LOGIN_URL))
+    return f"{page}?{urlencode({'next': here})}" if here else page
+
+
+def to_login(request: HttpRequest) -> HttpResponseRedirect:
+    return HttpResponseRedirect(login_url(request))
+
+
+def _here(request: HttpRequest) -> str:
+    """The open page: for a fragment that is not its own address, and a form that was sent has none to go back to."""
+    if is_htmx(request):
+        parts = urlsplit(request.headers.get("HX-Current-URL") or "")
+        return f"{parts.path}?{parts.query}" if parts.query else parts.path
+    return request.get_full_path() if request.method == "GET" else ""
