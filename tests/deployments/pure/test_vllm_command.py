@@ -243,9 +243,8 @@ def test_heads_must_divide() -> None:
 
 def test_pooling_tasks_ask_for_the_pooling_runner() -> None:
     assert value_of(launch(task="embed").argv, "--runner") == "pooling"
-    rows = tuple(r for r in ROWS if r["dest"] not in ("runner", "convert")) + (
-        {"flags": ["--task"], "dest": "task", "type": "str", "nargs": None, "choices": None, "default": "auto"},
-    )
+    old = {"flags": ["--task"], "dest": "task", "type": "str", "nargs": None, "choices": None, "default": "auto"}
+    rows = (*(row for row in ROWS if row["dest"] not in ("runner", "convert")), old)
     assert value_of(launch(replace(CPU, flags=rows), task="embed").argv, "--task") == "embed"
 
 
