@@ -1,0 +1,94 @@
+"""Calls to the one panel this agent belongs to: bounded both ways, with the host token, no redirects."""
+
+from __future__ import annotations
+
+import random
+import ssl
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from panel.fleet.agent.config import Config, is_loopback
+
+MAX_REPLY = 16 << 20
+
+
+class Away(Exception):
+    """The panel cannot be reached, or answers nonsense. Try again later."""
+
+
+class Rejected(Exception):
+    """The panel answered with an error status."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status} {text[:200]}")
+        self.status = status
+
+
+def _tls(config: Config) -> ssl.SSLContext:
+    """Certificates are always checked. Without TLS no list of authorities is loaded: it costs megabytes."""
+    if urlsplit(config.panel).scheme == "http":
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return ssl.create_default_context(cafile=config.ca_file)
+
+
+class Client:
+    """One connection to the panel; each thread has its own."""
+
+    def __init__(self, config: Config, tls: ssl.SSLContext | None = None) -> None:
+        own = is_loopback(urlsplit(config.panel).hostname or "")
+        headers = {"Authorization": f"Bearer {config.token}"} if config.token else {}
+        self._http = httpx.Client(
+            base_url=config.work_url,
+            headers={**headers, "User-Agent": "berth-agent"},
+            verify=tls or _tls(config),
+            timeout=httpx.Timeout(15.0, connect=5.0),
+            follow_redirects=False,
+            trust_env=not own,  # a proxy of the environment has no business between us and ourselves
+            limits=httpx.Limits(max_connections=1),
+        )
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: dict[str, Any] | None = None,
+        body: bytes | None = None,
+        timeout_s: float = 15.0,
+    ) -> bytes | None:
+        """The reply's body, None for 204. Raises Away or Rejected."""
+        try:
+            with self._http.stream(
+                method, path, params=params, content=body, timeout=httpx.Timeout(timeout_s, connect=5.0)
+            ) as reply:
+                data = bytearray()
+                for part in reply.iter_bytes():
+                    data += part
+                    if len(data) > MAX_REPLY:
+                        raise Away("reply too large")
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as exc:
+            raise Away(f"{type(exc).__name__}: {exc}") from exc
+        if reply.status_code == 204:
+            return None
+        if reply.status_code != 200:
+            raise Rejected(reply.status_code, data.decode(errors="replace"))
+        return bytes(data)
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class Backoff:
+    """Growing pauses with jitter, so that a hundred agents do not knock at once when the panel comes back."""
+
+    def __init__(self, first: float = 0.2, most: float = 10.0) -> None:
+        self.first, self.most, self._next = first, most, first
+
+    def pause(self) -> float:
+        pause, self._next = self._next, min(self.most, self._next * 2)
+        return pause * random.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        self._next = self.first

@@ -1,0 +1,158 @@
+"""The agent's own settings: one file that only this user may write, and the limits in it bind the panel too."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+
+class ConfigError(Exception):
+    """The settings cannot be used; the text is one sentence for the terminal."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """agent.json. `runtimes` are executables the owner of this host vouches for, whatever their names.
+
+    `allow_flags` and `allow_env` lift single entries of the deny lists of guard.py. Log bounds are upper limits, MiB.
+    """
+
+    folder: Path
+    panel: str = ""
+    token: str = field(default="", repr=False)
+    ca_file: str | None = None
+    model_roots: list[Path] = field(default_factory=list)
+    runtimes: list[Path] = field(default_factory=list)
+    engine_cache: Path | None = None
+    remote_code: bool = True  # False forbids --trust-remote-code even where the panel's admin allowed it
+    allow_flags: list[str] = field(default_factory=list)
+    allow_env: list[str] = field(default_factory=list)
+    log_head_mib: int = 64
+    log_tail_mib: int = 1024
+    max_jobs: int = 100
+    report_s: float = 10.0
+
+    @property
+    def work_url(self) -> str:
+        return self.panel.rstrip("/") + "/agent/v1/"
+
+
+def default_roots(env: Mapping[str, str]) -> list[Path]:
+    """Where models lie when nothing was said: the Hugging Face cache and ~/models."""
+    home = Path(env.get("HOME") or Path.home())
+    cache = env.get("HF_HUB_CACHE") or (
+        str(Path(env["HF_HOME"]) / "hub") if env.get("HF_HOME") else str(home / ".cache/huggingface/hub")
+    )
+    return [Path(cache), home / "models"]
+
+
+def load(folder: Path, env: Mapping[str, str] | None = None, *, with_panel: bool = True) -> Config:
+    """Read agent.json and the token. Raises ConfigError with one sentence."""
+    env = os.environ if env is None else env
+    path = folder / "agent.json"
+    raw = _read(path)
+    unknown = set(raw) - set(FIELDS)
+    if unknown:
+        raise ConfigError(f"{path}: unknown setting {sorted(unknown)[0]!r}.")
+    for name, value in raw.items():
+        if not FIELDS[name](value):
+            raise ConfigError(f"{path}: {name} has a value of the wrong kind.")
+    cache = raw.get("engine_cache") or env.get("BERTH_ENGINE_CACHE")
+    plain = {k: v for k, v in raw.items() if k not in ("token_file", "model_roots", "runtimes", "engine_cache")}
+    config = Config(
+        folder=folder,
+        token=_token(folder, raw.get("token_file", "token")) if with_panel else "",
+        model_roots=[Path(p).expanduser() for p in raw["model_roots"]] if "model_roots" in raw else default_roots(env),
+        runtimes=[Path(p).expanduser() for p in raw.get("runtimes", [])],
+        engine_cache=Path(cache).expanduser() if cache else None,
+        **plain,
+    )
+    if with_panel:
+        check_panel_url(config.panel)
+    return config
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+FIELDS: dict[str, Any] = {
+    "panel": _is_text,
+    "token_file": _is_text,
+    "ca_file": lambda value: value is None or isinstance(value, str),
+    "model_roots": _is_list,
+    "runtimes": _is_list,
+    "engine_cache": lambda value: value is None or isinstance(value, str),
+    "remote_code": lambda value: isinstance(value, bool),
+    "allow_flags": _is_list,
+    "allow_env": _is_list,
+    "log_head_mib": _is_count,
+    "log_tail_mib": _is_count,
+    "max_jobs": _is_count,
+    "report_s": lambda value: isinstance(value, int | float) and value > 0,
+}
+
+
+def _private(path: Path, forbidden: int) -> None:
+    mode = path.stat()
+    if mode.st_uid not in (os.getuid(), 0) or stat.S_IMODE(mode.st_mode) & forbidden:
+        raise ConfigError(f"{path} must belong to this user with mode 0600.")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        _private(path, 0o022)
+        raw = json.loads(path.read_text())
+    except OSError as exc:
+        raise ConfigError(f"{path} cannot be read: {exc.strerror}.") from exc
+    except ValueError as exc:
+        raise ConfigError(f"{path} is not JSON: {exc}.") from exc
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path} does not hold settings.")
+    return raw
+
+
+def _token(folder: Path, name: str) -> str:
+    path = folder / name
+    try:
+        _private(path, 0o077)
+        token = path.read_text().strip()
+    except OSError as exc:
+        raise ConfigError(f"The host token {path} cannot be read: {exc.strerror}.") from exc
+    if not token or len(token) > 512 or not token.isascii() or any(c.isspace() for c in token):
+        raise ConfigError(f"{path} does not hold a host token.")
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name means this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_panel_url(url: str) -> None:
+    """TLS outside loopback: the panel can start processes here, so nobody may stand in between."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"panel={url!r} is not the address of a panel.")
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
+        raise ConfigError(f"panel={url!r} must be https outside this machine.")

@@ -1,0 +1,305 @@
+"""What this host refuses to run, whoever orders it: the agent trusts no panel blindly.
+
+Checked here: which executable, which flags, which paths, which environment. The panel checks too, to explain early;
+these checks are the ones that hold. A refusal is a code with parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from panel.fleet.wire import PORT_PLACE, EngineTask, Refusal
+
+MAX_ARG = 64 << 10
+MAX_ENV = 256
+MAX_LINKS = 5000
+
+
+def words(text: str) -> tuple[str, ...]:
+    """A list written as running text."""
+    return tuple(text.split())
+
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+# Flags that load code, open a further port, read settings from elsewhere, or put a secret into the process list.
+DENIED_FLAGS = words(
+    """
+    tool-parser-plugin reasoning-parser-plugin io-processor-plugin middleware worker-cls
+    worker-extension-cls scheduler-cls logits-processors model-class-overrides kv-transfer-config
+    ec-transfer-config ec-manager-config kv-events-config weight-transfer-config additional-config
+    model-loader-extra-config aux-output-config config log-config-file logging-config
+    profiler-config api-key hf-token uds grpc grpc-port data-parallel-supervisor-port
+    data-parallel-address data-parallel-rpc-port master-addr master-port nnodes node-rank headless
+    tool-server allowed-local-media-path download-dir otlp-traces-endpoint
+    trust-request-chat-template enable-trace-replay enable-scale-out mm-encoder-fp8-scale-save-path
+    custom-pipeline rpc api-key-file slot-save-path log-file media-path models-dir path hf-repo
+    hf-file model-url
+    """
+)
+# Short spellings of the above (-O0 to -O3 are plain levels). Other one-dash flags pass.
+DENIED_SHORT = re.compile(r"-O(?![0-3]$).*|-cc.*|-dp[ap]([=0-9].*)?|-[nr](=?[0-9]+)?|-hf[a-z]*(=.*)?|-mu(=.*)?")
+# Full names that begin like a denied flag's abbreviation, but are flags of their own.
+OWN_NAMES = words(
+    """
+    model host port reasoning-parser
+    """
+)
+REMOTE_CODE = "trust-remote-code"
+CODE_VALUES = {  # flags that are fine with a plain word, and load a class when the value is a dotted path
+    "distributed-executor-backend",
+    "load-format",
+    "model-impl",
+    "tokenizer-mode",
+    "config-format",
+    "attention-backend",
+    "scheduling-policy",
+}
+# JSON keys that name code inside the values of structured flags (speculative-config and others).
+CODE_KEYS = words(
+    """
+    module_path connector_module _cls qualname plugin trust_remote_code auto_map inductor_passes
+    inductor_compile_config
+    """
+)
+
+ENV_ALLOWED = re.compile(
+    r"(VLLM|HF|OMP|GOMP|KMP|MKL|OPENBLAS|NCCL|GLOO|SGLANG|SGL|GGML|LLAMA|LLAMA_ARG|OLLAMA|TRITON|FLASHINFER|TOKENIZERS|"
+    r"TRANSFORMERS|PYTORCH|TORCH_NCCL|TORCH_CPU|TORCHINDUCTOR|LC)_[A-Z0-9_]{1,100}"
+    r"|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_LAUNCH_BLOCKING|CUDA_MODULE_LOADING|TORCH_LOGS|TORCH_LOG_LEVEL|"
+    r"TORCH_COMPILE_DISABLE|LANG|TZ|NO_COLOR|TERM|HTTP_PROXY|HTTPS_PROXY|NO_PROXY|http_proxy|https_proxy|no_proxy|"
+    r"PYTHONUNBUFFERED|PYTHONHASHSEED|PYTHONFAULTHANDLER|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES"
+)
+# Allowed by their prefix, yet they load code or libraries, open debug routes, or point at files.
+ENV_DENIED = re.compile(
+    r"VLLM_PLUGINS|VLLM_SERVER_DEV_MODE|VLLM_ALLOW_INSECURE_SERIALIZATION|VLLM_ALLOW_RUNTIME_LORA_UPDATING|"
+    r"VLLM_HOST_IP|VLLM_LOOPBACK_IP|VLLM_PORT|VLLM_DP_MASTER_IP|VLLM_USE_MODELSCOPE|OLLAMA_HOST|LLAMA_ARG_.*|"
+    r"HF_MODULES_CACHE|TRITON_CACHE_MANAGER|"
+    r".*(PATH|PLUGIN|LIBRAR|PRELOAD|INJECT|_SO_|_SO$|CONFIG_ROOT|CACHE_ROOT|CACHE_DIR|CONF_FILE|CONFIG_FILE|"
+    r"TRUST_REMOTE_CODE|TOOL_|_DIR$|FOLDER|INTERPOSER|CUSTOM_|_CMD$|COMMAND|HOOK).*"
+)
+ENV_ROOTED = ("HF_HOME", "HF_HUB_CACHE", "OLLAMA_MODELS")  # their value is a folder that must be an allowed one
+# What an engine inherits of the agent's own environment; everything else stays behind.
+INHERITED = words(
+    """
+    PATH HOME USER LOGNAME LANG TZ TMPDIR LD_LIBRARY_PATH CUDA_HOME HF_HOME HF_HUB_CACHE HF_ENDPOINT
+    HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy SSL_CERT_FILE SSL_CERT_DIR
+    XDG_CACHE_HOME
+    """
+)
+
+
+class Refused(Exception):
+    """Carries the refusal to report."""
+
+    def __init__(self, code: str, **params: Any) -> None:
+        super().__init__(code)
+        self.refusal = Refusal(code=code, params=params)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What this host's owner allows. `executables` are resolved paths of registered engines."""
+
+    roots: list[Path]
+    executables: frozenset[str]
+    remote_code: bool = True
+    allow_flags: frozenset[str] = frozenset()
+    allow_env: frozenset[str] = frozenset()
+    cpu_flags: frozenset[str] = field(default_factory=frozenset)
+
+
+def check_engine(task: EngineTask, limits: Limits) -> None:
+    """Raises Refused when this host must not run the task."""
+    if task.argv[0] not in limits.executables:
+        raise Refused("runtime_unknown", executable=task.argv[0][:500])
+    if task.needs_avx2 and "avx2" not in limits.cpu_flags:
+        raise Refused("cpu_without_avx2")
+    check_model(task, limits.roots)
+    check_argv(task, limits)
+    check_env({**task.env, **task.secret_env}, limits)
+    for uuid in task.gpu_uuids:
+        if not re.fullmatch(r"(GPU|MIG)-[0-9A-Za-z/-]{1,80}", uuid):
+            raise Refused("gpu_uuid", uuid=uuid[:100])
+
+
+# --- paths ----------------------------------------------------------------------------------------------------------
+
+
+def inside(path: Path, roots: Iterable[Path]) -> bool:
+    """Whether the resolved path lies in (or is) one of the resolved roots. Never true for a root that is missing."""
+    try:
+        resolved = path.resolve()
+    except (OSError, RuntimeError):  # a loop of links, a name too long
+        return False
+    return any(root.is_dir() and resolved.is_relative_to(root.resolve()) for root in roots)
+
+
+def check_model(task: EngineTask, roots: list[Path]) -> None:
+    path = Path(task.model_path)
+    if not path.is_absolute() or "\0" in task.model_path or not inside(path, roots):
+        raise Refused("path_not_allowed", path=task.model_path[:500])
+    if not path.exists():
+        raise Refused("path_missing", path=task.model_path[:500])
+    if task.model_path not in task.argv[1:]:
+        raise Refused("model_not_in_command", path=task.model_path[:500])
+    check_links(path, roots)
+
+
+def check_links(folder: Path, roots: list[Path]) -> None:
+    """A model folder's links may lead anywhere below the allowed roots (as a Hugging Face cache does), not out."""
+    if not folder.is_dir():
+        return
+    count = 0
+    for current, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            count += 1
+            if count > MAX_LINKS:
+                raise Refused("too_many_files", path=str(folder)[:500])
+            path = Path(current, name)
+            if path.is_symlink() and not inside(path, roots):
+                raise Refused("path_not_allowed", path=str(path)[:500])
+
+
+def looks_like_path(value: str) -> bool:
+    return value.startswith(("/", "~", "file:", "./", "../")) or "/../" in value or value.endswith("/..")
+
+
+def _check_value(flag: str, value: str, limits: Limits) -> None:
+    if flag in CODE_VALUES and ("." in value or ":" in value or "/" in value):
+        raise Refused("flag_value_not_allowed", flag=flag, value=value[:200])
+    if flag == "root-path":  # a URL's path, not a file's
+        return
+    if flag == "chat-template" and value.startswith(("{%", "{{", "{#")):  # the template itself
+        return
+    if value.lstrip()[:1] in ("{", "["):
+        _check_json(flag, value, limits)
+        return
+    # name=path, as lora-modules takes it
+    for part in {value, value.rpartition("=")[2], *value.split(",")}:
+        if looks_like_path(part) and not inside(Path(part.removeprefix("file://")), limits.roots):
+            raise Refused("path_not_allowed", path=part[:500])
+
+
+def _check_json(flag: str, text: str, limits: Limits) -> None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise Refused("flag_value_not_allowed", flag=flag, value=text[:200]) from None
+    todo: list[Any] = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, dict):
+            for key, inner in item.items():
+                named = key == "backend" and isinstance(inner, str) and "." in inner
+                if named or (inner and any(word in key for word in CODE_KEYS)):
+                    raise Refused("flag_value_not_allowed", flag=flag, value=key[:200])
+                todo.append(inner)
+        elif isinstance(item, list):
+            todo.extend(item)
+        elif isinstance(item, str) and looks_like_path(item) and not inside(Path(item), limits.roots):
+            raise Refused("path_not_allowed", path=item[:500])
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def flag_name(arg: str) -> str:
+    """The flag's name as its parser will see it: no dashes, no value, no `.key`, underscores as dashes."""
+    return re.split(r"[=.]", arg.lstrip("-"), maxsplit=1)[0].replace("_", "-").lower()
+
+
+def denied(arg: str, limits: Limits, *, remote_code: bool) -> bool:
+    """Whether this flag, or a longer one that it abbreviates for an argparse parser, is refused."""
+    if not arg.startswith("--"):
+        return DENIED_SHORT.fullmatch(arg) is not None and arg not in limits.allow_flags
+    name = flag_name(arg)
+    names = set(DENIED_FLAGS) | (set() if remote_code else {REMOTE_CODE})
+    names -= {flag_name(flag) for flag in limits.allow_flags}
+    keys = arg.partition("=")[0].replace("-", "_")  # --speculative-config.some.key=value
+    if name in names or ("." in keys and (".backend" in keys or any(word in keys for word in CODE_KEYS))):
+        return True
+    return name not in OWN_NAMES and any(full.startswith(name) for full in names)
+
+
+def check_argv(task: EngineTask, limits: Limits) -> None:
+    args = task.argv
+    if any("\0" in arg or len(arg) > MAX_ARG for arg in args):
+        raise Refused("argument_size")
+    remote_code = task.allow_remote_code and limits.remote_code
+    if Path(args[0]).name == "vllm" and args[1:2] != ["serve"]:  # its other commands read and write files
+        raise Refused("command_not_allowed", command=" ".join(args[1:2])[:100])
+    flag = ""
+    for arg in args[1:]:
+        if arg == "--":  # everything after it would escape these checks
+            raise Refused("flag_not_allowed", flag=arg)
+        if arg.startswith("-") and not re.fullmatch(r"-[0-9.]+", arg):
+            if denied(arg, limits, remote_code=remote_code):
+                raise Refused("flag_not_allowed", flag=arg.split("=", 1)[0][:200])
+            flag = flag_name(arg)
+            _, has_value, value = arg.partition("=")
+            if has_value:
+                _check_value(flag, value, limits)
+        elif arg != PORT_PLACE:
+            _check_value(flag, arg, limits)
+    _check_listening(args)
+
+
+def _check_listening(args: list[str]) -> None:
+    """Loopback only, at the port this agent picks: exactly one --host and one --port, each with its value behind it."""
+    hosts, ports = [], []
+    for arg, following in zip(args, [*args[1:], ""], strict=True):
+        if not arg.startswith("--"):
+            continue
+        name = flag_name(arg)
+        if len(name) > 0 and "host".startswith(name):
+            hosts.append((arg, following))
+        elif len(name) > 0 and "port".startswith(name):
+            ports.append((arg, following))
+    if len(hosts) != 1 or hosts[0][0] != "--host" or hosts[0][1] not in LOOPBACK:
+        raise Refused("host_not_loopback")
+    if ports != [("--port", PORT_PLACE)] or args.count(PORT_PLACE) != 1:
+        raise Refused("port_not_ours")
+
+
+def host_of(argv: list[str]) -> str:
+    """The loopback address the engine will listen on."""
+    value = argv[argv.index("--host") + 1]
+    return "127.0.0.1" if value == "localhost" else value
+
+
+# --- the environment ------------------------------------------------------------------------------------------------
+
+
+def check_env(env: Mapping[str, str], limits: Limits) -> None:
+    if len(env) > MAX_ENV:
+        raise Refused("environment_size")
+    for name, value in env.items():
+        if name in limits.allow_env:
+            continue
+        if not ENV_ALLOWED.fullmatch(name) or ENV_DENIED.fullmatch(name):
+            raise Refused("environment_not_allowed", name=name[:100])
+        if "\0" in value or len(value) > MAX_ARG:
+            raise Refused("environment_size", name=name)
+        if name in ENV_ROOTED and not inside(Path(value), limits.roots):
+            raise Refused("path_not_allowed", path=value[:500])
+
+
+def engine_env(task: EngineTask, job_id: str, own: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of the engine: a little of ours, what was ordered, and what marks it as this job's."""
+    env = {name: own[name] for name in INHERITED if own.get(name)}
+    env.update(task.env)
+    env.update(task.secret_env)
+    folder = str(Path(task.argv[0]).parent)  # engines call tools of their own installation: ninja, ptxas
+    env["PATH"] = f"{folder}:{env.get('PATH') or '/usr/local/bin:/usr/bin:/bin'}"
+    env["CUDA_VISIBLE_DEVICES"] = ",".join(task.gpu_uuids)
+    env["PYTHONUNBUFFERED"] = "1"
+    env["SPT_NOENV"] = "1"  # a process that renames itself must not overwrite its environment: the marker is there
+    env["BERTH_JOB"] = job_id
+    return env

@@ -1,0 +1,171 @@
+"""Start a job: pick its port, build its command and environment, hand both to a new shim."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import marshal
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from panel.fleet.agent import guard
+from panel.fleet.agent.facts import cpu
+from panel.fleet.agent.files import Registry
+from panel.fleet.agent.journal import Journal, Record
+from panel.fleet.agent.procs import Ident, boot_id
+from panel.fleet.wire import PORT_PLACE, EngineTask, RuntimesTask, ScanTask
+
+SHIM = Path(__file__).with_name("shim.py")
+PACKAGE_ROOT = Path(__file__).resolve().parents[3]
+MIB = 1 << 20
+TASK_LIMIT_S = {"scan": 900.0, "runtimes": 900.0}
+FIRST_PORT, PORTS = 20_000, 12_000
+
+
+class NoPort(Exception):
+    """No loopback port is free."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a shim needs to know."""
+
+    argv: list[str]
+    env: dict[str, str]
+
+
+@dataclass
+class Child:
+    """A shim that this agent started itself (an adopted one has no Child). `news` gets a line once the engine runs."""
+
+    process: subprocess.Popen[bytes]
+    news: int
+
+    def close(self) -> None:
+        if self.news >= 0:
+            os.close(self.news)
+            self.news = -1
+
+
+def port_range() -> tuple[int, int]:
+    """[first, end) below the ports that the kernel gives to outgoing connections, which could take ours meanwhile."""
+    try:
+        low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        low = FIRST_PORT + PORTS
+    end = min(FIRST_PORT + PORTS, low) if low > 12_000 else FIRST_PORT + PORTS
+    return max(10_240, end - PORTS), end
+
+
+def free_port(host: str, taken: Iterable[int]) -> int:
+    """A loopback port that no job of ours has and nobody listens on now. Raises NoPort."""
+    used = set(taken)
+    first, end = port_range()
+    for port in random.sample(range(first, end), k=min(200, end - first)):
+        if port not in used and _is_free(host, port):
+            return port
+    raise NoPort
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            # On all addresses, so that a stranger's listener on 0.0.0.0 counts too.
+            probe.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", port))
+        except OSError:
+            return False
+    return True
+
+
+class Spawner:
+    """Checks and starts jobs with this host's limits."""
+
+    def __init__(self, journal: Journal, registry: Registry, env: Mapping[str, str] | None = None) -> None:
+        self.journal, self.registry, self.config = journal, registry, registry.config
+        self.env = os.environ if env is None else env
+
+    def check(self, task: EngineTask | ScanTask | RuntimesTask) -> None:
+        """Raises guard.Refused when this host must not do it."""
+        if not isinstance(task, EngineTask):
+            return
+        allowed = frozenset([task.argv[0]]) if self.registry.allows(task.argv[0]) else frozenset()
+        limits = guard.Limits(
+            roots=self.config.model_roots,
+            executables=allowed,
+            remote_code=self.config.remote_code,
+            allow_flags=frozenset(self.config.allow_flags),
+            allow_env=frozenset(self.config.allow_env),
+            cpu_flags=frozenset(cpu()[1]),
+        )
+        guard.check_engine(task, limits)
+
+    def prepare(self, record: Record, task: EngineTask | ScanTask | RuntimesTask, taken: Iterable[int]) -> Command:
+        """Fill the record (argv, port, bounds); the files of a scan go to its folder. Raises NoPort."""
+        folder = self.journal.folder_of(record.id)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if isinstance(task, EngineTask):
+            record.host = guard.host_of(task.argv)
+            record.port = free_port(record.host, taken)
+            record.argv = [str(record.port) if arg == PORT_PLACE else arg for arg in task.argv]
+            record.head = max(1, min(task.log_head_mib, self.config.log_head_mib)) * MIB
+            record.tail = max(1, min(task.log_tail_mib, self.config.log_tail_mib)) * MIB
+            return Command(record.argv, guard.engine_env(task, record.id, self.env))
+        request = folder / "request.json"
+        request.write_text(json.dumps(task.model_dump(mode="json")))
+        record.argv = [sys.executable, "-m", "panel.fleet.agent.task", task.kind]
+        record.argv += [str(self.config.folder.resolve()), str(request)]
+        return Command(record.argv, self._task_env(record.id))
+
+    def _task_env(self, job_id: str) -> dict[str, str]:
+        env = {name: self.env[name] for name in (*guard.INHERITED, "BERTH_ENGINE_CACHE") if self.env.get(name)}
+        # What was said to this agent about where to import from counts for its children too.
+        path = [str(PACKAGE_ROOT), *filter(None, [self.env.get("PYTHONPATH")])]
+        return {**env, "PYTHONPATH": ":".join(path), "SPT_NOENV": "1", "BERTH_JOB": job_id}
+
+    def launch(self, record: Record, command: Command) -> Child | None:
+        """Start the shim. None when one lives already (an agent that died right after starting it)."""
+        folder = self.journal.folder_of(record.id)
+        lock = self.journal.take_job_lock(record.id)
+        if lock < 0:
+            return None
+        news, news_end = os.pipe()
+        errors = os.open(folder / "shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-E", str(SHIM), str(lock)],
+                stdin=subprocess.PIPE,
+                stdout=news_end,
+                stderr=errors,
+                cwd=folder,
+                env={},
+                pass_fds=[lock],
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(news)
+            raise
+        finally:
+            for handle in (lock, news_end, errors):
+                os.close(handle)
+        found = Ident.of(process.pid)
+        record.shim = found.dump() if found else None
+        spec = {
+            "argv": command.argv,
+            "env": command.env,
+            "boot": boot_id(),
+            "head": record.head,
+            "tail": record.tail,
+        }
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # a shim that died is noticed by the next look at the job
+            process.stdin.write(marshal.dumps(spec))
+            process.stdin.close()
+        os.set_blocking(news, False)
+        return Child(process, news)

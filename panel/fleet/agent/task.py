@@ -1,0 +1,98 @@
+"""A scan or a discovery, as a child process of its own: `python -m panel.fleet.agent.task KIND AGENT_DIR REQUEST`.
+
+It runs under a shim like an engine, reads `REQUEST` (JSON), and writes `result.json` (a wire.JobResult) beside it.
+Whatever a broken model file or engine does to this process, the agent goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from panel.fleet.agent import config, files
+from panel.fleet.agent.journal import write_json
+from panel.fleet.wire import FoundRuntime, JobResult, Refusal, RuntimesTask, ScanTask
+
+log = logging.getLogger("task")
+
+MAX_ITEMS = 5000
+MAX_RESULT = 12 << 20  # bytes; the panel takes 16 MiB
+
+
+def scan(settings: config.Config, task: ScanTask) -> JobResult:
+    """Models below the wanted folders, and one item of format "folder" per folder, refused ones too."""
+    from models_catalog.inspect.scan import scan_roots
+
+    roots, refusals = files.split_roots(task.roots, settings.model_roots)
+    items = [_refused_folder(refusal) for refusal in refusals]
+    items += _bounded(dict(item) for item in scan_roots(roots)) if roots else []
+    log.info("models found: %d", sum(item["format"] != "folder" for item in items))
+    return JobResult(items=items, refusal=refusals[0] if refusals and not roots else None)
+
+
+def _refused_folder(refusal: Refusal) -> dict[str, Any]:
+    path = str(refusal.params["path"])
+    log.warning("%s: %s", refusal.code, path)
+    item = {"path": path, "root": path, "format": "folder", "name": Path(path).name, "size_bytes": 0, "files": 0}
+    return {**item, "facts": {}, "problems": [refusal.model_dump()]}
+
+
+def runtimes(settings: config.Config, task: RuntimesTask) -> JobResult:
+    """Engines of this host, each asked for its version and its parser's flags. Broken ones are listed with a reason."""
+    from panel.fleet.agent.flag_schema import probe_runtime
+
+    items = []
+    for path, origin in files.candidates(settings, task.executables, os.environ):
+        log.info("asking %s", path)
+        found = probe_runtime(path, files.PROBE_S)
+        items.append(_runtime({**found, "executable": str(path), "origin": origin}))
+    for text, refusal in files.named_refusals(settings, task.executables):
+        log.warning("%s: %s", refusal.code, text)
+        engine = {"llama-server": "llamacpp"}.get(Path(text).name, Path(text).name)
+        if engine not in ("vllm", "sglang", "llamacpp", "ollama"):
+            engine = "vllm"
+        items.append(_runtime({"engine": engine, "executable": text, "origin": "named", "refusal": refusal}))
+    return JobResult(items=_bounded(items))
+
+
+def _runtime(item: dict[str, Any]) -> dict[str, Any]:
+    return FoundRuntime.model_validate(item).model_dump(mode="json")
+
+
+def _bounded(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    kept: list[dict[str, Any]] = []
+    size = 0
+    for item in items:
+        size += len(json.dumps(item))
+        if len(kept) >= MAX_ITEMS or size > MAX_RESULT:
+            log.warning("the list is too long, the rest is left out")
+            break
+        kept.append(item)
+    return kept
+
+
+def main(argv: list[str]) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    kind, folder, request = argv
+    settings = config.load(Path(folder), with_panel=False)
+    raw = json.loads(Path(request).read_text())
+    kinds: dict[str, Callable[[], JobResult]] = {
+        "scan": lambda: scan(settings, ScanTask.model_validate(raw)),
+        "runtimes": lambda: runtimes(settings, RuntimesTask.model_validate(raw)),
+    }
+    try:
+        result = kinds[kind]()
+    except ImportError as exc:  # an agent installed without its optional parts
+        log.error("%s", exc)
+        result = JobResult(refusal=Refusal(code="not_supported_here", params={"kind": kind}))
+    write_json(Path(request).with_name("result.json"), result.model_dump(mode="json"), durable=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
