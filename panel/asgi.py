@@ -1,9 +1,61 @@
-"""The web process: Django for pages and the agents' line; the door takes /v1 beside it."""
+"""The web process: /healthz and the door (/v1) answer by themselves; Django has the pages and the agents' line."""
 
 import os
+from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "panel.settings")
 
 from django.core.asgi import get_asgi_application
 
-application = get_asgi_application()
+django = get_asgi_application()
+
+from deployments.gateway.source import Source  # noqa: E402  (needs the apps)
+from panel.core.sse import hub  # noqa: E402
+from panel.fleet.door import Door  # noqa: E402
+
+source = Source()
+door = Door(source)
+source.used = door.used
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """Run under a server with `lifespan` on: it starts and stops what keeps the door's snapshot fresh."""
+    if scope["type"] == "lifespan":
+        await _lifespan(receive, send)
+        return
+    path = scope["path"]
+    if path == "/v1" or path.startswith("/v1/"):
+        await door(scope, receive, send)
+    elif path == "/healthz":
+        await _healthz(scope, send)
+    else:
+        await django(scope, receive, send)
+
+
+async def _healthz(scope: Any, send: Any) -> None:
+    """Alive: no login, no database, no broker, any Host name."""
+    right = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+    body = b"ok\n" if right else b""
+    headers = [
+        (b"content-type", b"text/plain"),
+        (b"content-length", b"%d" % len(body)),
+        (b"cache-control", b"no-store"),
+    ]
+    if not right:
+        headers.append((b"allow", b"GET, HEAD"))
+    await send({"type": "http.response.start", "status": 200 if right else 405, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+async def _lifespan(receive: Any, send: Any) -> None:
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            source.start()
+            await send({"type": "lifespan.startup.complete"})
+        else:
+            await source.stop()
+            door.close()
+            await hub.aclose()
+            await send({"type": "lifespan.shutdown.complete"})
+            return

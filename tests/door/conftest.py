@@ -254,7 +254,7 @@ async def house() -> AsyncIterator[House]:
         ready = Route("tiny", 1, "ready", open=True, port=engine.port, key="engine-key", run_id="r1", created=1)
         routes = {"tiny": ready}
 
-        async def snapshot() -> Snapshot:
+        async def snapshot(*, newest: bool = False) -> Snapshot:
             return Snapshot(tokens=tokens, routes=routes, internal_key=b"k" * 32)
 
         door = Door(snapshot, limits=SHORT)

@@ -87,7 +87,7 @@ async def test_the_use_of_a_token_is_noted_for_later(house: House) -> None:
 
 
 async def test_without_a_snapshot_nobody_enters(house: House) -> None:
-    async def none() -> object:
+    async def none(*, newest: bool = False) -> object:
         raise NoSnapshot
 
     house.door._snapshot = none  # type: ignore[assignment]

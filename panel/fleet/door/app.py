@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from os import urandom
-from typing import Any
+from typing import Any, Protocol
 
 from panel.fleet.door import access, routes
 from panel.fleet.door.body import Held, Receive, find_model, read_body
@@ -38,15 +38,21 @@ class Count:
     broken: int = 0
 
 
+class Source(Protocol):
+    """Gives the Snapshot, with `newest` one that was begun after the call. Raises NoSnapshot."""
+
+    def __call__(self, *, newest: bool = False) -> Awaitable[Snapshot]: ...
+
+
 class Door:
-    """`snapshot` gives the newest Snapshot, or raises NoSnapshot; it is awaited once per request.
+    """`snapshot` is awaited once per request.
 
     `used` collects token id → Unix time of the last request, for whoever writes it down; `counts` is by model name.
     """
 
     def __init__(
         self,
-        snapshot: Callable[[], Awaitable[Snapshot]],
+        snapshot: Source,
         *,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.time,
@@ -85,17 +91,7 @@ class Door:
         if method == "OPTIONS" and allowed:
             await _say(send, scope, 204, b"", [(b"allow", allowed.encode())])
             return
-        try:
-            snapshot = await self._snapshot()
-        except NoSnapshot as exc:
-            raise DoorError(
-                503,
-                "panel.not_ready",
-                "The panel does not know its tokens and models at this moment.",
-                "It may be starting, or its database is away; ask again.",
-                retry_after=2,
-            ) from exc
-        caller = access.identify(scope["headers"], snapshot, self._clock())
+        snapshot, caller = await self._identify(scope)
         if caller.token is not None and caller.token.id is not None:
             self.used[caller.token.id] = self._clock()
         if not allowed:
@@ -109,6 +105,22 @@ class Door:
         else:
             answer = self._models(path, snapshot, caller)
             await _say(send, scope, 200, json.dumps(answer).encode(), [(b"x-request-id", request_id)])
+
+    async def _identify(self, scope: Scope) -> tuple[Snapshot, access.Caller]:
+        try:
+            snapshot = await self._snapshot()
+            caller = access.identify(scope["headers"], snapshot, self._clock())
+            if caller.probe_run:  # it comes the moment an engine listens, of which an older snapshot does not know
+                snapshot = await self._snapshot(newest=True)
+        except NoSnapshot as exc:
+            raise DoorError(
+                503,
+                "panel.not_ready",
+                "The panel does not know its tokens and models at this moment.",
+                "It may be starting, or its database is away; ask again.",
+                retry_after=2,
+            ) from exc
+        return snapshot, caller
 
     def _models(self, path: str, snapshot: Snapshot, caller: access.Caller) -> dict[str, Any]:
         if path == MODELS:

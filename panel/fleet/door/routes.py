@@ -19,6 +19,7 @@ _WAITING = {
     "placing": "is being placed",
     "preparing": "is being prepared",
     "starting": "is starting",
+    "ready": "has no running engine at this moment",
     "lost": "runs on a host that has no contact with the panel",
 }
 _RESTING = {"stopping": "is being stopped", "stopped": "is stopped", "failed": "has failed"}
