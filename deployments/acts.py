@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from deployments import events, preflight
 from deployments.diagnosis import failure, phases
+from deployments.engines.base import EngineRefusal, masked_env
 from deployments.models import Deployment, Run
 from deployments.moves import move
 from deployments.spec import DeploymentSpec
@@ -46,7 +47,7 @@ def place(claim: Claim, row: Deployment) -> None:
     """Choose host, runtime and devices by the same planner as the page, reserve, and make the run."""
     check = preflight.check(spec_of(row), name=row.name)
     taken = {"restart_done": row.restart_asked}
-    if check.placement is None or check.launch is None:
+    if not check.ok:
         if check.retryable:
             later = timezone.now() + timedelta(seconds=QUEUE_LOOK_S)
             move(claim, row, State.QUEUED, check.reason, next_attempt_at=later, **taken)
@@ -76,7 +77,7 @@ def _new_run(row: Deployment, check: preflight.Check) -> Run:
         host=check.host,
         runtime=check.runtime,
         copy=check.copy,
-        placement=check.placement_facts(),
+        placement=check.facts(),
         engine_version=check.runtime.version,
         host_name=check.host.name,
         model_name=str(check.copy.artifact),
@@ -90,24 +91,26 @@ def order(claim: Claim, row: Deployment) -> None:
     """Order the engine on the host. The job's id is the run's: a repeated order is the same job."""
     run = row.run
     spec = spec_of(row)
-    launch = preflight.launch_of(spec, name=row.name, run=run, api_key=(key := secrets.token_urlsafe(32)))
-    if not launch.ok:
-        end_with(claim, row, State.FAILED, launch.reason)
+    key = secrets.token_urlsafe(32)
+    try:
+        launch = preflight.launch_of(spec, run, name=row.name, api_key=key)
+    except EngineRefusal as exc:
+        end_with(claim, row, State.FAILED, preflight.refused(exc))
         return
     task = wire.EngineTask(
         argv=launch.argv,
         env=launch.env,
         secret_env=launch.secret_env,
-        gpu_uuids=run.placement.get("gpu_uuids", []),
-        model_path=run.copy.path,
+        gpu_uuids=launch.gpu_uuids,
+        model_path=launch.model_path,
         needs_avx2=launch.needs_avx2,
-        allow_remote_code=run.copy.artifact.model.allow_remote_code,
+        allow_remote_code=launch.allow_remote_code,
     )
     try:
         with transaction.atomic():
             job = fleet.order_job(host=run.host, task=task, job_id=run.pk, grace_s=spec.grace_s)
             Run.objects.filter(pk=run.pk).update(
-                job=job, command=launch.argv, env=launch.shown_env, secrets=seal(json.dumps({"api_key": key}))
+                job=job, command=launch.argv, env=masked_env(launch), secrets=seal(json.dumps({"api_key": key}))
             )
             if not move(claim, row, State.STARTING):
                 raise LeaseLost

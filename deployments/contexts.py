@@ -48,65 +48,9 @@ def kind_of(row: Deployment) -> str:
     return KINDS.get(State(row.state), "moving")
 
 
-# --- the list ---------------------------------------------------------------------------------------------------------
-
-
-def list_row(row: Deployment) -> dict[str, Any]:
-    run = row.run
-    return {
-        "d": row,
-        "badge": badge(row.state),
-        "detail": _row_detail(row),
-        "model": run.model_name if run else "",
-        "where": _place(run) if run else "",
-        "engine": f"{run.runtime.engine} {run.engine_version}" if run and run.runtime else "",
-        "memory": _reserved(run) if run and run.ended_at is None else "",
-        "who": row.wanted_by or row.created_by,
-    }
-
-
-def _row_detail(row: Deployment) -> str:
-    reason = words(row.reason)
-    if reason is not None:
-        return reason.text
-    if row.state == State.STARTING and row.run is not None:
-        now = current_step(row.run)
-        return str(STEP_NAMES[now]) if now else ""
-    if row.state == State.READY and row.run is not None and row.run.answer:
-        at = dt.datetime.fromtimestamp(row.run.answer["at"], dt.UTC)
-        from panel.core.templatetags.ui import ago
-
-        return _("answered %(ago)s") % {"ago": ago(at)}
-    return ""
-
-
-def _place(run: Run) -> str:
+def place(run: Run) -> str:
     gpus = run.placement.get("gpus") or []
     return f"{run.host_name}, {' + '.join(f'GPU {g}' for g in gpus)}" if gpus else run.host_name
-
-
-def _reserved(run: Run) -> str:
-    total = sum(share[1] for share in run.placement.get("shares", []))
-    return approx(gib(total)) if total else ""
-
-
-def alerts(rows: list[Deployment]) -> list[dict[str, str]]:
-    """What needs a person, worst first; at most five."""
-    found = []
-    for row in rows:
-        if row.state not in (State.FAILED, State.LOST):
-            continue
-        reason = words(row.reason)
-        title = _("%(name)s failed") if row.state == State.FAILED else _("No contact with the host of %(name)s")
-        found.append(
-            {
-                "icon": "alert-circle" if row.state == State.FAILED else "plug-connected-x",
-                "title": title % {"name": row.name},
-                "text": f"{reason.text} {reason.hint}".strip() if reason else "",
-                "url": reverse("deployment", args=[row.pk]),
-            }
-        )
-    return found[:5]
 
 
 # --- one deployment -------------------------------------------------------------------------------------------------
@@ -149,7 +93,7 @@ def _summary(row: Deployment) -> list[str]:
     run = row.run
     parts = []
     if run is not None:
-        parts += [run.model_name, f"{run.runtime.engine if run.runtime else 'vLLM'} {run.engine_version}", _place(run)]
+        parts += [run.model_name, f"{run.runtime.engine if run.runtime else 'vLLM'} {run.engine_version}", place(run)]
     who = row.wanted_by
     if who and row.desired == Desired.RUNNING:
         parts.append(_("started by %(who)s") % {"who": who})
@@ -179,7 +123,7 @@ def process(run: Run) -> dict[str, Any] | None:
     facts.append((_("Memory of its processes"), gib(status.get("rss_mib", 0))))
     facts.append((_("Read from disk"), gib((status.get("read_bytes") or 0) / (1 << 20))))
     facts.append((_("Processes"), str(status.get("processes", 0))))
-    return {"title": _place(run), "at": run.job.status_at, "facts": facts}
+    return {"title": place(run), "at": run.job.status_at, "facts": facts}
 
 
 # --- while it moves ---------------------------------------------------------------------------------------------------
@@ -258,7 +202,7 @@ def steps(run: Run, usual: dict[str, Any], *, failed: bool = False) -> list[Step
         kind = "no" if failed and s.state == "now" else s.state
         value = 100 * s.done / s.total if s.state == "now" and s.total and s.done is not None else None
         progress = f"{ngroup(s.done)} / {ngroup(s.total)}" if value is not None else ""
-        detail = _place(run) if s.code == "placed" else progress
+        detail = place(run) if s.code == "placed" else progress
         span = ""
         if seconds:
             span = _("usually %(time)s") % {"time": duration(seconds["median"])}
@@ -308,7 +252,7 @@ def _measured(run: Run) -> list[tuple[str, str, str]]:
         facts.append((_("Longest conversation"), ngroup(seen["max_model_len"]), _("tokens")))
     status = run.job.status if run.job is not None else {}
     if status.get("gpu_used_mib") is not None:
-        facts.append((_("GPU memory"), gib(status["gpu_used_mib"]), _place(run)))
+        facts.append((_("GPU memory"), gib(status["gpu_used_mib"]), place(run)))
     facts.append((_("Memory of its processes"), gib(status.get("rss_mib", 0)), run.host_name))
     return facts
 
@@ -419,7 +363,7 @@ def run_row(run: Run) -> dict[str, Any]:
         "run": run,
         "badge": shown,
         "why": why.text if why else "",
-        "where": f"{engine}{run.engine_version} · {_place(run)}",
+        "where": f"{engine}{run.engine_version} · {place(run)}",
         "ran": (end - run.created_at).total_seconds(),
     }
 

@@ -7,7 +7,7 @@ from django.conf import settings
 
 from deployments import events
 from deployments.acts import run_of
-from deployments.engines.base import adapter
+from deployments.engines.base import Adapter, Task, adapter_for
 from deployments.gateway.ask import Answer, ask
 from deployments.gateway.snapshot import probe_token
 from deployments.models import Run
@@ -24,21 +24,33 @@ def ask_run(run_id: str) -> None:
     if run is None or run.ended_at is not None or run.answer:
         return
     spec = DeploymentSpec.model_validate(run.revision.spec)
-    engine = adapter(spec.engine)
+    engine = adapter_for(spec.engine)
+    token = probe_token(run.deployment_id, str(run.pk))
     path, body = engine.probe_request(spec.task, run.deployment.name)
-    answer = ask(
-        settings.BERTH_INTERNAL_URL,
-        probe_token(run.deployment_id, str(run.pk)),
-        path,
-        body,
-        timeout_s=settings.BERTH_PROBE_TIMEOUT_S,
-    )
+    answer = _ask(token, path, body)
+    if engine.wants_completion(spec.task, answer.status, answer.json):  # a base model without a chat template
+        path, body = engine.probe_request(spec.task, run.deployment.name, chat=False)
+        answer = _ask(token, path, body)
     text = engine.read_answer(spec.task, answer.json) if answer.status == 200 else None
     if text is not None:
         _keep(run, {"answer": _said(body, path, text, answer)})
     else:
         _keep(run, {"probe": _missed(run.probe, answer)})
     events.nudge(run.deployment_id)
+
+
+def _ask(token: str, path: str, body: dict[str, Any]) -> Answer:
+    return ask(settings.BERTH_INTERNAL_URL, token, path, body, timeout_s=settings.BERTH_PROBE_TIMEOUT_S)
+
+
+def question(engine: Adapter, task: Task, name: str, text: str, *, chat: bool = True) -> tuple[str, dict[str, Any]]:
+    """A person's own question in the shape that proves readiness, with room for a real answer."""
+    path, body = engine.probe_request(task, name, chat=chat)
+    if "messages" in body:
+        return path, {**body, "messages": [{"role": "user", "content": text}], "max_tokens": 400}
+    if "prompt" in body:
+        return path, {**body, "prompt": text, "max_tokens": 400}
+    return path, {**body, "text_1" if "text_1" in body else "input": text}
 
 
 def _said(body: dict[str, Any], path: str, text: str, answer: Answer) -> dict[str, Any]:
@@ -61,7 +73,7 @@ def question_of(body: dict[str, Any]) -> str:
 def _missed(probe: dict[str, Any], answer: Answer) -> dict[str, Any]:
     """Count what the engine got wrong. The panel's own refusals and a refused connection are only tried again."""
     now = time.time()
-    tries = probe.get("tries", 0) + (1 if answer.said_by == "engine" else 0)
+    tries = probe.get("tries", 0) + (1 if answer.who == "engine" and answer.status else 0)
     return {
         **probe,
         "done_at": now,

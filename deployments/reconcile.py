@@ -59,7 +59,9 @@ def reconcile(pk: int) -> None:
 
 
 def load(pk: int) -> Deployment | None:
-    rows = Deployment.objects.select_related("revision", "run__job__log", "run__host", "run__revision", "run__runtime")
+    rows = Deployment.objects.select_related(
+        "revision", "run__job__log", "run__host", "run__revision", "run__runtime", "run__copy__artifact__model"
+    )
     return rows.filter(pk=pk).first()
 
 

@@ -44,7 +44,8 @@ def _python(task: str, name: str, base_url: str, path: str, body: dict[str, Any]
             "import json, os, urllib.request\n\n"
             f"request = urllib.request.Request(\n    {json.dumps(base_url + path)},\n"
             f"    data=json.dumps({body!r}).encode(),\n"
-            '    headers={"Authorization": "Bearer " + os.environ["BERTH_API_KEY"], "Content-Type": "application/json"},\n'
+            '    headers={"Authorization": "Bearer " + os.environ["BERTH_API_KEY"],\n'
+            '             "Content-Type": "application/json"},\n'
             ")\nprint(json.load(urllib.request.urlopen(request)))"
         )
     head = (

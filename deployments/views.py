@@ -9,16 +9,17 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
-from panel.accounts.access import may, right
-from panel.accounts.actor import Actor
 
-from deployments import contexts, preflight, queries, services
-from deployments.engines.base import adapter
+from deployments import contexts, contexts_form, contexts_list, first_steps, preflight, probe, queries, services
+from deployments.engines.base import adapter_for
 from deployments.forms import DeploymentForm
 from deployments.gateway.ask import ask as ask_door
 from deployments.gateway.snapshot import probe_token
 from deployments.models import Deployment
 from deployments.spec import DeploymentSpec
+from panel.accounts.access import can
+from panel.accounts.actor import Actor
+from panel.accounts.guard import right
 from panel.core.errors import Conflict, Invalid
 from panel.core.pages import form_again, go, page, slice_of
 
@@ -31,14 +32,14 @@ def index(request: HttpRequest) -> HttpResponse:
     group, text = request.GET.get("state", ""), request.GET.get("q", "")[:100]
     counts = queries.counts()
     if not counts["all"]:
-        return render(request, "deployments/empty.html", contexts.empty())
+        return page(request, "deployments/empty.html", first_steps.context(), parts=["steps"])
     rows = slice_of(request, queries.listed(group=group, text=text), size=PAGE)
     moving = bool(counts["starting"] or counts["waiting"])
     context = {
-        **contexts.index(list(rows), counts, group=group, text=text),
+        **contexts_list.index(list(rows), counts, group=group, text=text),
         "page": rows,
         "moving": moving,
-        "can_create": may(request.user, "deployments.create"),
+        "can_create": can(request.user, "deployments.create"),
     }
     return page(request, "deployments/list.html", context, parts=["rows"])
 
@@ -47,24 +48,24 @@ def index(request: HttpRequest) -> HttpResponse:
 
 
 def _form(request: HttpRequest, *, row: Deployment | None = None) -> DeploymentForm:
-    choices = contexts.gpu_choices()
+    choices = contexts_form.gpu_choices()
     if request.method == "POST":
         return DeploymentForm(request.POST, gpu_choices=choices)
     if row is not None:
         spec = DeploymentSpec.model_validate(row.revision.spec)
         return DeploymentForm(initial=DeploymentForm.initial_of(spec, row.name), gpu_choices=choices)
-    return DeploymentForm(initial=contexts.first_values(request.GET.get("artifact", "")), gpu_choices=choices)
+    return DeploymentForm(initial=contexts_form.first_values(request.GET.get("artifact", "")), gpu_choices=choices)
 
 
 def _show(request: HttpRequest, form: DeploymentForm, row: Deployment | None = None) -> HttpResponse:
-    context = contexts.form(form, row)
+    context = contexts_form.form(form, row)
     if form.is_bound:
         return form_again(request, "deployments/form.html", context)
     return page(request, "deployments/form.html", context)
 
 
 def _save(request: HttpRequest, form: DeploymentForm, row: Deployment | None) -> HttpResponse:
-    actor = Actor.of(request)
+    actor = Actor.from_request(request)
     try:
         if row is None:
             spec = form.to_spec()
@@ -92,7 +93,7 @@ def new(request: HttpRequest) -> HttpResponse:
 
 
 @require_http_methods(["GET", "POST"])
-@right("deployments.operate")
+@right("deployments.edit")
 def edit(request: HttpRequest, pk: int) -> HttpResponse:
     row = queries.one(pk)
     form = _form(request, row=row)
@@ -106,15 +107,15 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
 @right("deployments.create")
 def plan(request: HttpRequest) -> HttpResponse:
     """What would happen, by the planner that the launch uses; nothing is written."""
-    form = DeploymentForm(request.POST, gpu_choices=contexts.gpu_choices())
+    form = DeploymentForm(request.POST, gpu_choices=contexts_form.gpu_choices())
     form.fields["name"].required = False
     if not form.is_valid():
-        return render(request, "deployments/_plan.html", {"form": form})
+        return render(request, "deployments/_plan.html", contexts_form.incomplete(form))
     try:
         check = preflight.check(form.to_spec(), name=form.cleaned_data["name"] or "model")
     except Invalid as exc:
-        return render(request, "deployments/_plan.html", {"form": form, "bad": exc})
-    return render(request, "deployments/_plan.html", contexts.plan(check, asked="check" in request.POST))
+        return render(request, "deployments/_plan.html", contexts_form.incomplete(form, exc))
+    return render(request, "deployments/_plan.html", contexts_form.plan(check))
 
 
 # --- one deployment ---------------------------------------------------------------------------------------------------
@@ -128,8 +129,8 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
     if kind is not None and kind != contexts.kind_of(row):  # another state's page: load it whole
         return go(request, reverse("deployment", args=[pk]))
     rights = {
-        "may_operate": may(request.user, "deployments.operate"),
-        "may_delete": may(request.user, "deployments.delete"),
+        "may_operate": can(request.user, "deployments.operate"),
+        "may_delete": can(request.user, "deployments.delete"),
     }
     context = contexts.detail(row, **rights)
     return page(request, "deployments/detail.html", {**context, "part": request.GET.get("part")}, parts=["live"])
@@ -145,33 +146,33 @@ def run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
 @require_POST
 @right("deployments.operate")
 def start(request: HttpRequest, pk: int) -> HttpResponse:
-    services.start(queries.one(pk), actor=Actor.of(request))
+    services.start(queries.one(pk), actor=Actor.from_request(request))
     return go(request, reverse("deployment", args=[pk]))
 
 
 @require_POST
 @right("deployments.operate")
 def stop(request: HttpRequest, pk: int) -> HttpResponse:
-    services.stop(queries.one(pk), actor=Actor.of(request))
+    services.stop(queries.one(pk), actor=Actor.from_request(request))
     return go(request, reverse("deployment", args=[pk]))
 
 
 @require_POST
 @right("deployments.operate")
 def restart(request: HttpRequest, pk: int) -> HttpResponse:
-    services.restart(queries.one(pk), actor=Actor.of(request))
+    services.restart(queries.one(pk), actor=Actor.from_request(request))
     return go(request, reverse("deployment", args=[pk]))
 
 
 @require_POST
 @right("deployments.delete")
 def delete(request: HttpRequest, pk: int) -> HttpResponse:
-    services.delete(queries.one(pk), actor=Actor.of(request))
+    services.delete(queries.one(pk), actor=Actor.from_request(request))
     return go(request, reverse("deployments"))
 
 
 @require_POST
-@right("deployments.operate")
+@right("deployments.try")
 def ask(request: HttpRequest, pk: int) -> HttpResponse:
     """One question from the ready page, through the same door that programs use; not stored."""
     row = queries.one(pk)
@@ -181,14 +182,14 @@ def ask(request: HttpRequest, pk: int) -> HttpResponse:
     if row.run is None or row.state != "ready":
         raise Conflict("deployment.not_ready", _("It does not answer now."), _("Wait until it is ready."))
     spec = DeploymentSpec.model_validate(row.run.revision.spec)
-    path, body = adapter(spec.engine).probe_request(spec.task, row.name, question=text, max_tokens=400)
+    path, body = probe.question(adapter_for(spec.engine), spec.task, row.name, text)
     token = probe_token(row.pk, str(row.run_id))
     answer = ask_door(settings.BERTH_INTERNAL_URL, token, path, body, timeout_s=settings.BERTH_PROBE_TIMEOUT_S)
     return render(request, "deployments/_asked.html", _asked(row, spec, text, answer))
 
 
 def _asked(row: Deployment, spec: DeploymentSpec, text: str, answer: Any) -> dict[str, Any]:
-    said = adapter(spec.engine).read_answer(spec.task, answer.json) if answer.status == 200 else None
+    said = adapter_for(spec.engine).read_answer(spec.task, answer.json) if answer.status == 200 else None
     context = {"d": row, "question": text, "answer": said}
     if said is None:
         who = _("The engine") if answer.said_by == "engine" else _("The panel")

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.views.decorators.http import require_GET
-from panel.accounts.access import right
 
 from deployments import events, queries
+from panel.accounts.guard import right
 from panel.core import sse
 from panel.core.errors import Invalid, NotFound
 from panel.fleet import live, logstore

@@ -108,6 +108,9 @@ class Adapter(Protocol):
     def probe_request(self, task: Task, served_name: str, *, chat: bool = True) -> tuple[str, dict[str, Any]]:
         """Path and JSON body of the question that proves readiness."""
 
+    def wants_completion(self, task: Task, status: int, body: Any) -> bool:
+        """Whether a refused chat question should be asked again as a plain completion."""
+
     def read_answer(self, task: Task, body: Any) -> str | None:
         """The answer in the response body, short enough to show; None when there is no token, vector or score."""
 

@@ -1,0 +1,117 @@
+"""What the deploy form and its plan show: models to choose, places, and what would happen. Nothing is written here."""
+
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from deployments import queries
+from deployments.contexts import candidates
+from deployments.forms import DeploymentForm
+from deployments.models import Deployment
+from deployments.preflight import Check
+from deployments.spec import NAME
+from deployments.wording import words
+from models_catalog.models import Artifact, Copy
+from panel.core.errors import Invalid
+from panel.core.templatetags.ui import approx, gib, size
+from panel.fleet.models import Gpu, Host
+
+EXPERT = ("host", "device", "gpus", "gpu_memory_utilization", "kv_cache_gib", "dtype", "extra_args", "restart")
+
+
+def form(deploy: DeploymentForm, row: Deployment | None) -> dict[str, Any]:
+    chosen = str(deploy["artifact"].value() or "")
+    expert_errors = any(name in deploy.errors for name in EXPERT) if deploy.is_bound else False
+    return {
+        "section": "deployments",
+        "form": deploy,
+        "d": row,
+        "title": _("Settings of %(name)s") % {"name": row.name} if row else _("Deploy a model"),
+        "models": [_choice(artifact, copies, chosen) for artifact, copies in queries.deployable()],
+        "hosts": list(Host.objects.only("pk", "name")),
+        "chosen_gpus": deploy["gpus"].value() or [],
+        "expert_open": expert_errors or row is not None,
+    }
+
+
+def _choice(artifact: Artifact, copies: list[Copy], chosen: str) -> dict[str, Any]:
+    whole = [copy for copy in copies if copy.usable]
+    where = ", ".join(sorted({copy.host.name for copy in whole or copies}))
+    problem = words(copies[0].problems[0]) if not whole else None
+    return {
+        "id": artifact.pk,
+        "name": artifact.model.name,
+        "chosen": str(artifact.pk) == chosen,
+        "facts": " · ".join(part for part in (size(artifact.size_bytes), artifact.label, where) if part),
+        "problem": problem.text if problem else "",
+    }
+
+
+def gpu_choices() -> list[tuple[str, str]]:
+    gpus = Gpu.objects.filter(present=True).select_related("host").order_by("host__name", "index")
+    return [(g.uuid, f"{g.host.name} GPU {g.index} · {g.name} · {gib(g.total_mib)}") for g in gpus]
+
+
+def first_values(artifact: str) -> dict[str, Any]:
+    """The form as it opens: the model that was clicked, and a name made of the model's."""
+    values: dict[str, Any] = {"device": "auto", "task": "generate", "restart": "on_failure", "gpu_count": 1}
+    found = None
+    if artifact.isdecimal() and len(artifact) < 19:
+        found = Artifact.objects.select_related("model").filter(pk=int(artifact)).first()
+    if found is not None:
+        values |= {"artifact": found.pk, "name": free_name(found.model.name)}
+        tasks = found.facts.get("tasks") or ["generate"]
+        values["task"] = tasks[0] if tasks[0] in ("generate", "embed", "score") else "generate"
+    return values
+
+
+def free_name(model: str) -> str:
+    """A deployment name from a model's name that nobody uses yet."""
+    base = "".join(c if c.isascii() and c.isalnum() else "-" for c in model.lower().rpartition("/")[2])
+    base = "-".join(part for part in base.split("-") if part)[:50].strip("-.") or "model"
+    taken = set(Deployment.objects.filter(deleted_at=None, name__startswith=base).values_list("name", flat=True))
+    name = next(n for i in range(1, 10_000) if (n := base if i == 1 else f"{base}-{i}") not in taken)
+    return name if NAME.match(name) else "model"
+
+
+def incomplete(deploy: DeploymentForm, bad: Invalid | None = None) -> dict[str, Any]:
+    """The plan's place while the form does not say enough."""
+    return {"form": deploy, "bad": bad, "problems": list(bad.fields.values()) if bad else []}
+
+
+def plan(check: Check) -> dict[str, Any]:
+    reason = words(check.reason)
+    context: dict[str, Any] = {
+        "fits": check.ok,
+        "later": check.retryable,
+        "reason": reason,
+        "candidates": candidates(check.reason),
+        "command": check.preview(),
+    }
+    if not check.ok:
+        return context
+    assert check.placement is not None and check.launch is not None and check.host and check.runtime and check.copy
+    gpus = " + ".join(f"GPU {gpu.index}" for gpu in check.gpus)
+    notes = [*check.placement.notes, *check.launch.notes]
+    return {
+        **context,
+        "where": f"{check.host.name}, {gpus or _('CPU')}",
+        "engine": f"{check.runtime.engine} {check.runtime.version}",
+        "facts": _reserved(check),
+        "notes": [said for note in notes if (said := words(note.as_dict())) is not None],
+    }
+
+
+def _reserved(check: Check) -> list[tuple[str, str, str]]:
+    assert check.placement is not None
+    by_uuid = {gpu.uuid: gpu for gpu in check.gpus}
+    facts = []
+    for uuid, mib in check.placement.reserve:
+        if uuid is None:
+            parts = _("weights, KV cache and what the engine needs beside them")
+            facts.append((_("Memory set aside"), approx(gib(mib)), parts))
+        else:
+            gpu = by_uuid[uuid]
+            of_all = _("of %(total)s, now %(used)s in use") % {"total": gib(gpu.total_mib), "used": gib(gpu.used_mib)}
+            facts.append((_("Set aside on GPU %(n)s") % {"n": gpu.index}, gib(mib), of_all))
+    return facts

@@ -1,0 +1,99 @@
+"""What the list of deployments shows: rows, alerts, numbers and chips. Nothing is decided or written here."""
+
+import datetime as dt
+from typing import Any
+
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from deployments.contexts import badge, current_step, place
+from deployments.models import Deployment, Run
+from deployments.states import State
+from deployments.wording import STEP_NAMES, words
+from panel.core.templatetags.ui import ago, approx, gib
+
+ALERTS = 5
+
+
+def index(rows: list[Deployment], counts: dict[str, int], *, group: str, text: str) -> dict[str, Any]:
+    return {
+        "section": "deployments",
+        "rows": [list_row(row) for row in rows],
+        "alerts": alerts(rows),
+        "chips": _chips(counts),
+        "strip": _strip(counts),
+        "group": group or "all",
+        "text": text,
+    }
+
+
+def _chips(counts: dict[str, int]) -> list[dict[str, Any]]:
+    named = [
+        ("all", _("All")),
+        ("ready", _("Ready")),
+        ("starting", _("Starting or stopping")),
+        ("waiting", _("Waiting")),
+        ("attention", _("Needs you")),
+        ("stopped", _("Stopped")),
+    ]
+    return [{"value": value, "word": word, "n": counts[value]} for value, word in named]
+
+
+def _strip(counts: dict[str, int]) -> list[tuple[str, int, str]]:
+    return [
+        (_("Answering"), counts["ready"], _("of %(n)s deployments") % {"n": counts["all"]}),
+        (_("Starting or stopping"), counts["starting"], ""),
+        (_("Waiting"), counts["waiting"], _("for room or their turn")),
+        (_("Needs you"), counts["attention"], _("failed or without contact")),
+    ]
+
+
+def list_row(row: Deployment) -> dict[str, Any]:
+    run = row.run
+    return {
+        "d": row,
+        "badge": badge(row.state),
+        "detail": _row_detail(row),
+        "model": run.model_name if run else "",
+        "where": place(run) if run else "",
+        "engine": f"{run.runtime.engine} {run.engine_version}" if run and run.runtime else "",
+        "memory": _reserved(run) if run and run.ended_at is None else "",
+        "who": row.wanted_by or row.created_by,
+    }
+
+
+def _row_detail(row: Deployment) -> str:
+    reason = words(row.reason)
+    if reason is not None:
+        return reason.text
+    if row.state == State.STARTING and row.run is not None:
+        now = current_step(row.run)
+        return str(STEP_NAMES[now]) if now else ""
+    if row.state == State.READY and row.run is not None and row.run.answer:
+        at = dt.datetime.fromtimestamp(row.run.answer["at"], dt.UTC)
+        return _("answered %(ago)s") % {"ago": ago(at)}
+    return ""
+
+
+def _reserved(run: Run) -> str:
+    total = sum(share[1] for share in run.placement.get("reserve", []))
+    return approx(gib(total)) if total else ""
+
+
+def alerts(rows: list[Deployment]) -> list[dict[str, str]]:
+    """What needs a person, worst first; at most five."""
+    found = []
+    for row in rows:
+        if row.state not in (State.FAILED, State.LOST):
+            continue
+        reason = words(row.reason)
+        title = _("%(name)s failed") if row.state == State.FAILED else _("No contact with the host of %(name)s")
+        found.append(
+            {
+                "icon": "alert-circle" if row.state == State.FAILED else "plug-connected-x",
+                "title": title % {"name": row.name},
+                "text": f"{reason.text} {reason.hint}".strip() if reason else "",
+                "url": reverse("deployment", args=[row.pk]),
+            }
+        )
+    return found[:ALERTS]

@@ -1,0 +1,189 @@
+"""Would it start, where, and with which command: the one answer that the form, the API and the launch share.
+
+Reads the fleet as plain values, asks the planner, then the engine's adapter. Writes nothing.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db.models import Prefetch
+
+from deployments.engines.base import (
+    EngineRefusal,
+    Launch,
+    LaunchContext,
+    Reason,
+    RuntimeFacts,
+    adapter_for,
+    command_preview,
+)
+from deployments.models import Run
+from deployments.planner import NoPlacement, Placement, plan
+from deployments.planner_views import CopyView, GpuUser, GpuView, HostView, RuntimeView
+from deployments.spec import DeploymentSpec
+from models_catalog.models import Artifact, Copy
+from panel.fleet.models import Gpu, Host, Runtime
+from panel.fleet.services import Share
+
+NO_KEY = "shown-as-name-only"  # a preview never holds a real key; command_preview prints its name
+
+
+@dataclass(frozen=True)
+class Check:
+    """The answer. Without a placement or launch, `reason` says why, with every candidate in its params."""
+
+    placement: Placement | None = None
+    launch: Launch | None = None
+    reason: dict[str, Any] = field(default_factory=dict)
+    retryable: bool = False
+    host: Host | None = None
+    runtime: Runtime | None = None
+    copy: Copy | None = None
+    gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return self.launch is not None
+
+    @property
+    def shares(self) -> list[Share]:
+        return [Share(uuid, mib) for uuid, mib in self.placement.reserve] if self.placement else []
+
+    def facts(self) -> dict[str, Any]:
+        """The placement as a run keeps it."""
+        assert self.placement is not None
+        return {**self.placement.as_dict(), "gpus": [gpu.index for gpu in self.gpus]}
+
+    def preview(self) -> str:
+        return command_preview(self.launch) if self.launch is not None else ""
+
+
+def check(spec: DeploymentSpec, *, name: str) -> Check:
+    """Plan and build the command for a spec that may not be saved yet."""
+    artifact = Artifact.objects.select_related("model").filter(pk=spec.artifact_id).first()
+    if artifact is None:
+        return Check(reason={"code": "artifact.gone", "params": {}})
+    hosts = _hosts(artifact)
+    found = plan(spec, [_host_view(host, artifact) for host in hosts], artifact.facts)
+    if isinstance(found, NoPlacement):
+        return Check(reason=_no_place(found), retryable=found.retryable)
+    host = next(h for h in hosts if h.pk == found.host_id)
+    runtime = next(r for r in host.runtimes.all() if r.pk == found.runtime_id)
+    copy = next(c for c in host.copies_here if c.pk == found.copy_id)
+    gpus = tuple(g for uuid in found.gpu_uuids for g in host.gpus.all() if g.uuid == uuid)
+    where: dict[str, Any] = {"placement": found, "host": host, "runtime": runtime, "copy": copy, "gpus": gpus}
+    try:
+        launch = _launch(spec, name, host, runtime, copy, found.as_dict(), NO_KEY)
+    except EngineRefusal as exc:
+        return Check(**where, reason=refused(exc))
+    return Check(**where, launch=launch)
+
+
+def launch_of(spec: DeploymentSpec, run: Run, *, name: str, api_key: str) -> Launch:
+    """The command of a run that was placed, by the same adapter. Raises EngineRefusal."""
+    assert run.host is not None and run.runtime is not None and run.copy is not None
+    return _launch(spec, name, run.host, run.runtime, run.copy, run.placement, api_key)
+
+
+def _launch(
+    spec: DeploymentSpec, name: str, host: Host, runtime: Runtime, copy: Copy, placement: dict[str, Any], key: str
+) -> Launch:
+    return adapter_for(spec.engine).launch(
+        LaunchContext(
+            spec=spec,
+            runtime=runtime_facts(runtime),
+            served_name=name,
+            api_key=key,
+            model_path=copy.path,
+            model_facts={**copy.artifact.facts, **copy.extra},
+            roots=tuple({*host.facts.get("model_roots", []), *host.model_roots}),
+            gpu_uuids=tuple(placement["gpu_uuids"]),
+            utilisation=placement["utilisation"],
+            kv_cache_gib=placement["kv_cache_gib"],
+            machine=host.facts.get("machine", "x86_64"),
+            allow_remote_code=copy.artifact.model.allow_remote_code,
+        )
+    )
+
+
+def _no_place(found: NoPlacement) -> dict[str, Any]:
+    """The first reason leads; every candidate is kept with its own."""
+    candidates = [
+        {"name": f"{c.host_name}{_gpu_word(c.reason, c.gpu_uuid)}", **c.reason.as_dict()} for c in found.reasons
+    ]
+    return {"code": "place.none", "params": {"candidates": candidates}}
+
+
+def _gpu_word(reason: Reason, uuid: str) -> str:
+    return f" GPU {reason.params['index']}" if uuid and "index" in reason.params else ""
+
+
+def refused(exc: EngineRefusal) -> dict[str, Any]:
+    """A refusal of the adapter as {code, params}; several are listed like candidates."""
+    reasons = [{"name": reason.option, **reason.as_dict()} for reason in exc.reasons]
+    if len(reasons) == 1:
+        return {"code": exc.code, "params": dict(exc.params)}
+    return {"code": "options.refused", "params": {"candidates": reasons}}
+
+
+# --- rows as plain values ---------------------------------------------------------------------------------------------
+
+
+def _hosts(artifact: Artifact) -> list[Host]:
+    copies = Copy.objects.filter(artifact=artifact).select_related("artifact__model")
+    return list(
+        Host.objects.prefetch_related("gpus", "runtimes", Prefetch("copies", queryset=copies, to_attr="copies_here"))
+    )
+
+
+def _host_view(host: Host, artifact: Artifact) -> HostView:
+    return HostView(
+        id=host.pk,
+        name=host.name,
+        ram_total_mib=host.ram_total_mib,
+        ram_reserved_mib=host.ram_reserved_mib,
+        ram_available_mib=host.facts.get("ram_available_mib", 0),
+        lost=host.lost_at is not None or host.last_seen_at is None,
+        schedulable=host.schedulable,
+        machine=host.facts.get("machine", "x86_64"),
+        cpu_flags=frozenset(host.facts.get("cpu_flags", [])),
+        gpus=tuple(_gpu_view(gpu) for gpu in host.gpus.all()),
+        runtimes=tuple(_runtime_view(r) for r in host.runtimes.all()),
+        copies=tuple(
+            CopyView(c.pk, c.path, artifact.size_bytes, c.present, () if c.usable else tuple(c.problems))
+            for c in host.copies_here
+        ),
+    )
+
+
+def _gpu_view(gpu: Gpu) -> GpuView:
+    others = tuple(
+        GpuUser(p["pid"], p.get("name", ""), p.get("user", ""), p.get("used_mib"))
+        for p in gpu.measured.get("processes", [])
+        if not p.get("job_id")
+    )
+    return GpuView(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        name=gpu.name,
+        total_mib=gpu.total_mib,
+        used_mib=gpu.used_mib,
+        reserved_mib=gpu.reserved_mib,
+        present=gpu.present,
+        schedulable=gpu.schedulable,
+        others=others,
+    )
+
+
+def runtime_facts(runtime: Runtime) -> RuntimeFacts:
+    return RuntimeFacts(
+        executable=runtime.executable,
+        version=runtime.version,
+        device=runtime.device,
+        plugins=tuple(runtime.plugins),
+        flags=tuple(runtime.flags),
+    )
+
+
+def _runtime_view(runtime: Runtime) -> RuntimeView:
+    return RuntimeView(runtime.pk, runtime.engine, runtime_facts(runtime), runtime.present, runtime.refusal)
