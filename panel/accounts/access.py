@@ -1,25 +1,18 @@
-"""Who may do what: one table, one call. Services ask `require`, views stand behind `@right`, templates ask `may`.
+"""Who may do what: one table, one call. Services ask `require`, pages ask `can` to know which buttons to show.
 
-A refusal is recorded. A stranger is led to the sign-in page; a fetch or a program gets 401 or 403 in the error shape.
+Views stand behind `@right(…)` of panel/accounts/guard.py. A refusal is recorded and raised.
 """
 
-from collections.abc import Callable
-from functools import wraps
-from inspect import iscoroutinefunction
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.core.exceptions import ValidationError
-from django.db import DataError, connection, models
-from django.http import HttpRequest, HttpResponseBase, JsonResponse
+from django.db import DataError, models
 from django.utils.translation import gettext_lazy as _
 
 from panel import audit
 from panel.accounts.actor import SYSTEM_ROLE, Actor, as_actor
 from panel.accounts.models import Role
-from panel.accounts.nextpage import login_url, to_login, wants_page
 from panel.core.errors import Denied, NotFound
-from panel.core.pages import is_htmx, refuse
 
 # The least role that holds each right; a role holds all rights of the ones before it.
 RIGHTS: dict[str, Role] = {
@@ -73,7 +66,7 @@ class ReadOnly(Denied):
     hint: Any = _("Use a token that may change things.")
 
 
-def may(who: Any, right: str) -> bool:
+def can(who: Any, right: str) -> bool:
     """Whether an Actor or user holds the right. An unknown right is a bug and raises LookupError."""
     if right not in RIGHTS:
         raise LookupError(f"no such right: {right}")
@@ -91,7 +84,7 @@ def require(who: Any, right: str, target: Any = None) -> Actor:
     The record survives the transaction that the refusal ends.
     """
     actor = as_actor(who)
-    if may(actor, right):
+    if can(actor, right):
         return actor
     audit.record(right, target, actor=actor, outcome="denied")
     raise refusal(actor, right)
@@ -122,72 +115,3 @@ def load_or_404(source: Any, who: Any, **lookup: Any) -> Any:
         return rows.get(**lookup)
     except (rows.model.DoesNotExist, ValueError, TypeError, ValidationError, DataError) as exc:
         raise NotFound() from exc
-
-
-# --- views ------------------------------------------------------------------------------------------------------------
-
-View = Callable[..., Any]
-_SAFE = ("GET", "HEAD", "OPTIONS")
-
-
-def right(name: str) -> Callable[[View], View]:
-    """Let only people with this right into the view; `request.actor` is then the Actor."""
-    if name not in RIGHTS:
-        raise LookupError(f"no such right: {name}")
-
-    def decorate(view: View) -> View:
-        if iscoroutinefunction(view):
-
-            @wraps(view)
-            async def async_guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-                refused = await sync_to_async(_check_and_let_go)(request, name)
-                return refused or await view(request, *args, **kwargs)
-
-            return async_guarded
-
-        @wraps(view)
-        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-            return check(request, name) or view(request, *args, **kwargs)
-
-        return guarded
-
-    return decorate
-
-
-def check(request: HttpRequest, name: str) -> HttpResponseBase | None:
-    """None when the person of this request holds the right, else the answer that says why not."""
-    actor = Actor.from_request(request)
-    request.actor = actor  # type: ignore[attr-defined]  # the views' shorthand
-    if may(actor, name):
-        return None
-    # A stranger who only looks is no news (a session that ended looks the same); one who tries to change things is.
-    if actor.signed_in or request.method not in _SAFE:
-        audit.record(name, _asked_for(request), actor=actor, outcome="denied")
-    return answer(request, refusal(actor, name))
-
-
-def answer(request: HttpRequest, error: Denied) -> HttpResponseBase:
-    """A refusal in the shape that the caller understands."""
-    page = wants_page(request)
-    if page and error.status == 401:
-        return to_login(request)
-    if page or (is_htmx(request) and error.status != 401):
-        return refuse(request, error)
-    response = JsonResponse(error.as_dict(), status=error.status)
-    if is_htmx(request):
-        response["HX-Redirect"] = login_url(request)
-    return response
-
-
-def _asked_for(request: HttpRequest) -> tuple[str, str, str]:
-    match = request.resolver_match
-    return "address", match.view_name if match else "", f"{request.method} {request.path}"
-
-
-def _check_and_let_go(request: HttpRequest, name: str) -> HttpResponseBase | None:
-    """For async views, which may stream for hours: give the database connection back before they begin."""
-    try:
-        return check(request, name)
-    finally:
-        if not connection.in_atomic_block:
-            connection.close()

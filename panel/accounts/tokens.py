@@ -1,0 +1,114 @@
+"""API tokens: made, shown once, kept as a hash, looked up, revoked."""
+
+import hashlib
+import secrets
+from datetime import timedelta
+from typing import Any
+
+from django.db import models, transaction
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from panel import audit
+from panel.accounts.access import require
+from panel.accounts.actor import as_actor
+from panel.accounts.models import ApiToken, Scope, User
+from panel.accounts.signals import tell_tokens_changed
+from panel.audit.bounds import line
+from panel.core.errors import Conflict, Invalid
+
+PREFIX = "berth_"
+MOST = 100  # live tokens of one person
+LONGEST_DAYS = 3650
+_TOUCH = timedelta(minutes=1)  # how exact "last used" is; a write for every request would cost more than it tells
+
+
+class TooManyTokens(Conflict):
+    code = "token.too_many"
+    message: Any = _("You already have %(most)s tokens.")
+    hint: Any = _("Revoke some that nobody uses.")
+
+
+def hash_of(plaintext: str) -> str:
+    """What the database keeps. A token has 240 random bits, so a plain hash is enough."""
+    return hashlib.sha256(plaintext.encode("utf-8", "replace")).hexdigest()
+
+
+def live(rows: "models.QuerySet[ApiToken] | None" = None) -> "models.QuerySet[ApiToken]":
+    """Tokens that open something now: not revoked, not expired, owner not disabled."""
+    rows = ApiToken.objects.all() if rows is None else rows
+    unexpired = models.Q(expires_at__isnull=True) | models.Q(expires_at__gt=timezone.now())
+    return rows.filter(unexpired, revoked_at__isnull=True, user__is_active=True)
+
+
+@transaction.atomic
+def create_token(
+    user: User, name: str, *, actor: Any, scope: str = Scope.DOOR, days: int | None = None
+) -> tuple[ApiToken, str]:
+    """Make a token for `user`; returns the row and the token itself, which is kept nowhere.
+
+    `days` None means that it does not expire. Raises Invalid, TooManyTokens or Denied.
+    """
+    _may_touch(user, actor)
+    _check(name, scope, days)
+    User.objects.select_for_update().get(pk=user.pk)  # two at once must not pass the limit together
+    if live(ApiToken.objects.filter(user=user)).count() >= MOST:
+        raise TooManyTokens(params={"most": MOST})
+    plaintext = PREFIX + secrets.token_urlsafe(30)
+    token = ApiToken.objects.create(
+        user=user,
+        name=line(name, 80),
+        token_hash=hash_of(plaintext),
+        prefix=plaintext[:12],
+        scope=scope,
+        expires_at=timezone.now() + timedelta(days=days) if days is not None else None,
+    )
+    audit.record("token.created", token, actor=actor, scope=scope, days=days, owner=user.username, prefix=token.prefix)
+    tell_tokens_changed()
+    return token, plaintext
+
+
+@transaction.atomic
+def revoke_token(token: ApiToken, *, actor: Any) -> bool:
+    """End a token for good; False when it was already ended."""
+    _may_touch(token.user, actor)
+    if not ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now()):
+        return False
+    audit.record("token.revoked", token, actor=actor, owner=token.user.username, prefix=token.prefix)
+    tell_tokens_changed()
+    return True
+
+
+def find_token(plaintext: str) -> ApiToken | None:
+    """The live token with this text and its owner, for the API; remembers that it was used."""
+    if not plaintext.startswith(PREFIX) or len(plaintext) > 100:
+        return None
+    token = live(ApiToken.objects.filter(token_hash=hash_of(plaintext))).select_related("user").first()
+    if token:
+        touch([token.token_hash])
+    return token
+
+
+def touch(token_hashes: list[str]) -> None:
+    """Remember that these tokens were used just now; exact to a minute. The door reports its own in batches."""
+    now = timezone.now()
+    seen_lately = models.Q(last_used_at__isnull=False, last_used_at__gt=now - _TOUCH)
+    ApiToken.objects.filter(token_hash__in=token_hashes).exclude(seen_lately).update(last_used_at=now)
+
+
+def _may_touch(owner: User, actor: Any) -> None:
+    require(actor, "tokens.own" if as_actor(actor).id == owner.pk else "tokens.manage", owner)
+
+
+def _check(name: str, scope: str, days: int | None) -> None:
+    wrong: dict[str, Any] = {}
+    if not line(name, 80):
+        wrong["name"] = _("Give the token a name, so that you know later what it is for.")
+    elif len(name) > 80:
+        wrong["name"] = _("Use at most 80 characters.")
+    if scope not in Scope.values:
+        wrong["scope"] = _("There is no such kind of token.")
+    if days is not None and not 1 <= days <= LONGEST_DAYS:
+        wrong["days"] = _("Choose between 1 day and ten years.")
+    if wrong:
+        raise Invalid(wrong)
