@@ -180,5 +180,5 @@ def untaken() -> list[str]:
     now = timezone.now()
     written = ScannedRoot.objects.filter(host=OuterRef("host"), path=WHOLE, scanned_at__gte=OuterRef("ended_at"))
     rows = Job.objects.filter(kind="scan", state__in=OVER, ended_at__range=(now - NEWEST, now - PATIENCE))
-    rows = rows.filter(Q(state="refused") | ~Q(result=None) | Q(ended_at__lt=now - 4 * PATIENCE))
+    rows = rows.filter(Q(state="refused") | Q(result__isnull=False) | Q(ended_at__lt=now - 4 * PATIENCE))
     return [str(pk) for pk in rows.exclude(Exists(written)).values_list("pk", flat=True)[:100]]

@@ -121,5 +121,5 @@ def take_log(host: Host, job_id: uuid.UUID, offset: int, data: bytes, skipped: i
 def take_result(host: Host, job_id: uuid.UUID, result: wire.JobResult) -> None:
     """Keep the result of a finished job, once. Raises Job.DoesNotExist for a job of another host."""
     job = host.jobs.get(pk=job_id)
-    if Job.objects.filter(pk=job.pk, result=None).update(result=result.model_dump(mode="json")):
+    if Job.objects.filter(pk=job.pk, result__isnull=True).update(result=result.model_dump(mode="json")):
         signals.job_changed.send_robust(sender=Job, job_id=job.pk, kind=job.kind, state="ended", log_grew=False)
