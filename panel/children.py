@@ -1,10 +1,13 @@
 """Child processes of `manage.py up` and of the embedded servers: none outlives its parent."""
 
+import fcntl
+import os
 import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import IO
 
 import psutil
 from django.utils.translation import gettext_lazy as _
@@ -20,11 +23,59 @@ class EmbeddedError(PanelError):
     status = 500
 
 
+class AlreadyHeld(Exception):
+    """Another process holds the lock; `pid` says which, as far as it told."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(pid)
+        self.pid = pid
+
+
+class OwnerLock:
+    """A file that one process holds; the kernel lets go when that process ends, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[str] | None = None
+
+    def take(self) -> None:
+        """Raises AlreadyHeld."""
+        file = self.path.open("a+", encoding="ascii")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            pid = file.read().strip()
+            file.close()
+            raise AlreadyHeld(int(pid) if pid.isdigit() else 0) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        self._file = file
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def owner(self) -> int | None:
+        """Pid of the process that holds it, None when nobody does."""
+        if not self.path.exists():
+            return None
+        try:
+            self.take()
+        except AlreadyHeld as held:
+            return held.pid
+        self.release()
+        return None
+
+
 class Child:
     """A server process: started by us, or one that outlived its parent and was recognised as ours."""
 
     name = ""
     stop_signals: tuple[str, ...] = ("TERM", "KILL")
+    stop_seconds = STOP_S  # after each of them
     death_signal = "TERM"  # what it gets when we vanish
 
     def __init__(self, data: Path) -> None:
@@ -34,11 +85,16 @@ class Child:
         self.process: psutil.Process | None = None
         self.adopted = False
 
-    def spawn(self, argv: list[str]) -> None:
-        """Start it in its own session, so that Ctrl-C reaches only the one who decides, and tie its life to ours."""
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def spawn(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
+        """Start it in its own session, so that Ctrl-C reaches only the one who decides, and tie its life to ours.
+
+        Its life hangs on the thread that calls this, so that must be one that lives as long as this process.
+        """
         self.log.parent.mkdir(mode=0o700, exist_ok=True)
-        if self.log.exists() and self.log.stat().st_size > LOG_LIMIT:
-            self.log.replace(self.log.with_suffix(".log.1"))
+        self.bound_log()
         with self.log.open("ab") as log:
             self.child = subprocess.Popen(
                 tied(argv, self.death_signal),
@@ -46,9 +102,16 @@ class Child:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                cwd=self.data,
+                cwd=cwd or self.data,
+                env=env,
             )
         self.process = psutil.Process(self.child.pid)
+
+    def bound_log(self) -> None:
+        """Keep the newest full file beside the current one. The child appends to an open file: copy, then empty it."""
+        if self.log.exists() and self.log.stat().st_size > LOG_LIMIT:
+            shutil.copyfile(self.log, self.log.with_suffix(".log.1"))
+            os.truncate(self.log, 0)
 
     def adopt(self, pid: int) -> None:
         self.process, self.adopted = psutil.Process(pid), True
@@ -60,6 +123,11 @@ class Child:
             return self.process is not None and self.process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
+
+    @property
+    def code(self) -> int | None:
+        """Exit code, negative for a signal; None while it runs and for one that was taken over."""
+        return self.child.poll() if self.child is not None else None
 
     def answers(self) -> bool:
         raise NotImplementedError
@@ -85,19 +153,20 @@ class Child:
             except psutil.NoSuchProcess:
                 return
 
-    def ended(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
+    def ended(self) -> bool:
+        """Wait for its end, at most `stop_seconds` (which an impatient person may shorten meanwhile)."""
+        begin = time.monotonic()
         while self.alive():
-            if time.monotonic() > deadline:
+            if time.monotonic() - begin > self.stop_seconds:
                 return False
             time.sleep(0.02)
         return True
 
-    def stop(self, seconds: float = STOP_S) -> None:
+    def stop(self) -> None:
         """Ask politely, then less so; returns when the process is gone."""
         for name in self.stop_signals:
             self.signal(name)
-            if self.ended(seconds):
+            if self.ended():
                 return
 
 

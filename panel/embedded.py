@@ -7,7 +7,6 @@ process that started them, and one that outlived it (a kill -9) is recognised an
 One owner per data folder: `Embedded.start()` holds a lock until `stop()`. Every failure is an EmbeddedError.
 """
 
-import fcntl
 import importlib.util
 import os
 import shutil
@@ -15,13 +14,12 @@ import stat
 import subprocess
 import time
 from pathlib import Path
-from typing import IO
 from urllib.parse import quote
 
 import psutil
 from django.utils.translation import gettext_lazy as _
 
-from panel.children import Child, EmbeddedError
+from panel.children import AlreadyHeld, Child, EmbeddedError, OwnerLock
 from panel.core.services_urls import socket_folder
 
 POSTGRES_SUPERUSER = "postgres"
@@ -278,7 +276,7 @@ class Embedded:
         self.valkey = Valkey(self.data, self.sockets)
         wanted: list[tuple[bool, Child]] = [(valkey, self.valkey), (postgres, self.postgres)]
         self.servers = [server for want, server in wanted if want]
-        self._lock: IO[str] | None = None
+        self.lock = OwnerLock(self.data / "embedded.lock")
 
     def start(self, seconds: float = READY_S) -> "Embedded":
         """Start both at once and return when both answer. On any failure nothing is left running."""
@@ -300,9 +298,7 @@ class Embedded:
             server.signal(server.stop_signals[0])
         for server in self.servers:
             server.stop()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self.lock.release()
 
     def __enter__(self) -> "Embedded":
         return self.start()
@@ -311,23 +307,15 @@ class Embedded:
         self.stop()
 
     def _take_lock(self) -> None:
-        lock = (self.data / "embedded.lock").open("a+", encoding="ascii")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            params = {"pid": lock.read().strip() or "?", "folder": self.data}
-            lock.close()
+            self.lock.take()
+        except AlreadyHeld as held:
             raise EmbeddedError(
                 "embedded_running",
                 _("The servers of %(folder)s already run, started by process %(pid)s."),
                 _("Stop them with `make down`, or choose another data folder with BERTH_DATA."),
-                params=params,
+                params={"pid": held.pid, "folder": self.data},
             ) from None
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        self._lock = lock
 
 
 def make_folders(data: Path, sockets: Path) -> None:

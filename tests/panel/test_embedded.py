@@ -75,7 +75,7 @@ def test_one_owner_per_folder(both) -> None:
 def test_servers_that_outlived_their_owner_are_taken_over(both) -> None:
     first = both()
     pids = [server.process.pid for server in first.servers]
-    first._lock.close()  # what the kernel does when the owner dies
+    first.lock.release()  # what the kernel does when the owner dies
     second = both()
     assert [server.process.pid for server in second.servers] == pids
     second.stop()

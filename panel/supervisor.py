@@ -1,0 +1,172 @@
+"""The process tree of `manage.py up`: parts start together, start again when they die, stop in order."""
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from panel.children import Child, last_line
+from panel.core.errors import PanelError
+
+LOOK_S = 0.2
+STEADY_S = 60.0  # after so long the count of failures begins anew
+BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class Part(Child):
+    """One of our own programs. It runs in the checkout, so that `python -m` finds the code."""
+
+    stop_seconds = 6.0
+
+    def __init__(self, name: str, argv: list[str], *, data: Path, home: Path, quits: bool = False) -> None:
+        self.name, self.argv, self.home = name, argv, home
+        if quits:  # Celery: TERM waits for running tasks, QUIT does not
+            self.stop_signals = ("TERM", "QUIT", "KILL")
+        super().__init__(data)
+
+    def start(self) -> None:
+        self.spawn(self.argv, env={**os.environ, "PYTHONUNBUFFERED": "1"}, cwd=self.home)
+
+    def answers(self) -> bool:
+        return self.alive()
+
+
+class Web(Part):
+    """The web process, ready when its port takes a connection."""
+
+    def __init__(self, name: str, argv: list[str], *, data: Path, home: Path, address: tuple[str, int]) -> None:
+        super().__init__(name, argv, data=data, home=home)
+        self.address = address
+
+    def answers(self) -> bool:
+        try:
+            with socket.create_connection(self.address, timeout=1):
+                return True
+        except OSError:
+            return False
+
+
+class Tree:
+    """Starts parts, keeps them alive, and stops them: the programs first, the servers they use last."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.children: list[Child] = []
+        self._failures: dict[Child, int] = {}
+        self._begun: dict[Child, float] = {}
+        self._due: dict[Child, float] = {}
+        self.stopping = False
+
+    def add(self, children: Iterable[Child], *, started: bool = False) -> None:
+        """Take care of these from now on; `started` says that they run already."""
+        for child in children:
+            if not started:
+                child.start()
+            self.children.append(child)
+            self._begun[child] = time.monotonic()
+
+    def watch(self) -> None:
+        """Look after the parts for ever; a signal ends it with KeyboardInterrupt (see `until_told`)."""
+        while True:
+            for child in self.children:
+                self._tend(child, time.monotonic())
+            time.sleep(LOOK_S)
+
+    def _tend(self, child: Child, now: float) -> None:
+        if child in self._due:
+            if now >= self._due[child]:
+                del self._due[child]
+                self._start_again(child, now)
+        elif child.alive():
+            child.bound_log()
+            if now - self._begun[child] > STEADY_S:
+                self._failures.pop(child, None)
+        else:
+            failures = self._failures[child] = self._failures.get(child, 0) + 1
+            wait = BACKOFF_S[min(failures, len(BACKOFF_S)) - 1]
+            self._due[child] = now + wait
+            values = {"name": child.name, "how": ending(child.code), "line": last_line(child.log), "wait": f"{wait:g}"}
+            self.say(_("%(name)s ended (%(how)s): %(line)s") % values)
+            self.say(_("  It starts again in %(wait)s s. Its log: %(log)s") % {**values, "log": child.log})
+
+    def _start_again(self, child: Child, now: float) -> None:
+        self._begun[child] = now
+        try:
+            child.start()
+        except (PanelError, OSError) as exc:  # it counts as one more end, and is tried again later
+            self.say(exc.text if isinstance(exc, PanelError) else str(exc))
+
+    def stop(self) -> None:
+        """Everything at once where it may be, the embedded servers after the programs that use them."""
+        self.stopping = True
+        parts = [child for child in self.children if isinstance(child, Part)]
+        servers = [child for child in self.children if not isinstance(child, Part)]
+        for group in (parts, servers):
+            for child in group:
+                child.signal(child.stop_signals[0])
+            for child in group:
+                child.stop()
+
+    def hurry(self) -> None:
+        for child in self.children:
+            child.stop_seconds = 0.2
+
+    def until_told(self) -> None:
+        """TERM, Ctrl-C and a closed terminal raise KeyboardInterrupt once; asked again while stopping, we hurry."""
+
+        def told(_number: int, _frame: FrameType | None) -> None:
+            if self.stopping:
+                self.hurry()
+                return
+            self.stopping = True
+            raise KeyboardInterrupt
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, told)
+
+
+def ending(code: int | None) -> str:
+    """How a process ended, for people."""
+    if code is None:
+        return _("exit code unknown")
+    if code < 0:
+        return _("signal %(name)s") % {"name": signal.Signals(-code).name}
+    return _("exit code %(code)s") % {"code": code}
+
+
+def programs(settings: Any, data: Path) -> list[Part]:
+    """Web, the two workers and the local agent, as commands."""
+    home, python = settings.BASE_DIR, [sys.executable, "-m"]
+    web = [*python, "uvicorn", "panel.asgi:application", "--host", settings.BERTH_BIND_HOST]
+    web += ["--port", str(settings.BERTH_PORT), "--loop", "uvloop", "--http", "httptools", "--ws", "none"]
+    web += ["--timeout-graceful-shutdown", "3", "--no-access-log", "--no-server-header"]
+    if settings.BERTH_BEHIND_PROXY:
+        web += ["--proxy-headers", "--forwarded-allow-ips", ",".join(settings.BERTH_PROXY_ADDRESSES)]
+    else:
+        web += ["--no-proxy-headers"]
+
+    def worker(queue: str, threads: int) -> Part:
+        argv = [*python, "celery", "-A", "panel.celery", "worker", "-P", "threads", "-c", str(threads), "-Q", queue]
+        argv += ["-n", f"{queue}@%h", "-l", "WARNING", "--without-gossip", "--without-mingle", "--without-heartbeat"]
+        return Part(f"worker-{queue}", argv, data=data, home=home, quits=True)
+
+    # A question to a slow engine holds a thread for minutes: it has a process of its own, so that no queue can starve.
+    parts = [
+        Web("web", web, data=data, home=home, address=(_reachable(settings.BERTH_BIND_HOST), settings.BERTH_PORT)),
+        worker("loop", 4),
+        worker("probe", 8),
+    ]
+    if settings.BERTH_LOCAL_AGENT:
+        parts.append(Part("agent", [*python, "panel.fleet.agent", "--dir", str(data / "agent")], data=data, home=home))
+    return parts
+
+
+def _reachable(host: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
