@@ -275,32 +275,3 @@ async def test_a_fault_of_ours_is_logged_and_not_fatal(short: None, caplog: pyte
     with pytest.raises(NoSnapshot):
         await Source(builds)()
     assert "could not be built" in caplog.text and "KeyError" in caplog.text
-
-
-# --- with the real database and broker ------------------------------------------------------------------------------
-
-
-@pytest.mark.django_db(transaction=True)
-async def test_news_and_uses_travel_through_the_real_parts(broker: Any) -> None:
-    from asgiref.sync import sync_to_async
-
-    from panel.core import sse
-
-    row = await sync_to_async(token)("real")
-    found = Source()
-    found.start()
-    try:
-        assert token_hash("real") in (await found()).tokens
-        await sync_to_async(ApiToken.objects.filter(pk=row.pk).update)(revoked_at=timezone.now())
-        await asyncio.sleep(0.1)
-        await sync_to_async(sse.publish)("door")
-        end = time.monotonic() + 1
-        while found._newest.tokens[token_hash("real")].ended != "revoked":  # type: ignore[union-attr]
-            assert time.monotonic() < end
-            await asyncio.sleep(0.01)
-        found.used[row.pk] = 1234.0
-    finally:
-        await found.stop()
-        await sse.hub.aclose()
-    again = await ApiToken.objects.aget(pk=row.pk)
-    assert again.last_used_at is not None and again.last_used_at.timestamp() == 1234.0
