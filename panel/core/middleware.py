@@ -10,7 +10,6 @@ from django.utils.deprecation import MiddlewareMixin
 from panel.core.errors import PanelError
 from panel.core.pages import is_htmx, refuse
 
-NO_DATABASE = ("/healthz",)  # answers while the database is away
 CSP = "; ".join(
     [
         "default-src 'self'",
@@ -53,7 +52,7 @@ class PersonLanguage(MiddlewareMixin):
     """A signed-in person's own language wins over the browser's. Stands after the authentication."""
 
     def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> None:
-        if request.path in NO_DATABASE or settings.SESSION_COOKIE_NAME not in request.COOKIES:
+        if settings.SESSION_COOKIE_NAME not in request.COOKIES:
             return
         language = getattr(request.user, "language", "")
         if language and language in dict(settings.LANGUAGES):

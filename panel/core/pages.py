@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import render
@@ -186,7 +187,7 @@ THEMES = ("auto", "light", "dark")
 
 def _keep(user: Any, **values: str) -> None:
     if user.is_authenticated:
-        type(user).objects.filter(pk=user.pk).update(**values)
+        get_user_model().objects.filter(pk=user.pk).update(**values)
 
 
 @require_POST

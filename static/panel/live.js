@@ -38,7 +38,7 @@ function connect() {
   const source = stream.source = new EventSource(stream.url);
   stream.heard = Date.now();
   const on = (name, act) => source.addEventListener(name, e => { stream.heard = Date.now(); good(); act(JSON.parse(e.data || '{}')) });
-  on('hello', () => { stream.tries = 0; changed(); logs.forEach(log => log.fetch()) });   // what was missed while away
+  on('hello', () => { root.dataset.stream = 'on'; stream.tries = 0; changed(); logs.forEach(log => log.fetch()) });   // what was missed while away
   on('ping', () => {});
   on('changed', changed);
   on('skipped', () => { changed(); logs.forEach(log => log.fetch()) });
@@ -46,7 +46,7 @@ function connect() {
   on('bye', () => { pause(); stream.timer = setTimeout(connect, 200 + Math.random() * 800) });    // the server asks for a new sign-in check
   source.onerror = () => { pause(); broken(); stream.timer = setTimeout(connect, Math.min(10000, 500 * 2 ** stream.tries++)) };
 }
-function pause() { clearTimeout(stream.timer); stream.source?.close(); stream.source = null }
+function pause() { root.dataset.stream = 'off'; clearTimeout(stream.timer); stream.source?.close(); stream.source = null }
 setInterval(() => { if (stream.source && Date.now() - stream.heard > SILENT_S * 1000) { broken(); connect() } }, 5000); // half-open connection
 document.addEventListener('visibilitychange', () => {
   if (!stream.url) return;

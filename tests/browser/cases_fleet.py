@@ -1,0 +1,117 @@
+"""Hosts: with GPUs, without, lost, never heard of, and with an engine that does not work."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from panel.fleet.models import Gpu, Host, Job, Runtime
+from tests.browser.cases import case
+
+FACTS: dict[str, Any] = {
+    "hostname": "atlas",
+    "os": "Ubuntu 24.04.3 LTS",
+    "kernel": "6.8.0-60-generic",
+    "machine": "x86_64",
+    "cpu_model": "AMD EPYC 9354 32-Core Processor",
+    "cpu_count": 64,
+    "cpu_flags": ["avx2", "avx512f", "avx512_bf16"],
+    "ram_total_mib": 515_000,
+    "ram_available_mib": 401_000,
+    "disks": [{"path": "/data/models", "total_mib": 3_815_447, "free_mib": 1_204_000}],
+    "gpu_driver": "580.95.05",
+    "cuda_driver_version": "13.0",
+    "python": "3.12.3",
+    "boot_time": 1.0,
+    "agent_started": 2.0,
+    "model_roots": ["/data/models", "/home/berth/.cache/huggingface/hub"],
+}
+
+
+def make_host(name: str, *, gpus: int = 0, seconds_ago: float = 4, **values: Any) -> Host:
+    at = timezone.now() - timedelta(seconds=seconds_ago)
+    facts = {**FACTS, "hostname": name, **values.pop("facts", {})}
+    if not gpus:
+        facts |= {"gpu_driver": None, "cuda_driver_version": None}
+    host = Host.objects.create(
+        name=name,
+        token_hash=f"hash of {name}",
+        agent_version="0.1.0",
+        last_seen_at=at,
+        facts=facts,
+        facts_at=at,
+        ram_total_mib=facts["ram_total_mib"],
+        **values,
+    )
+    for index in range(gpus):
+        Gpu.objects.create(
+            host=host,
+            uuid=f"GPU-{name}-{index}",
+            index=index,
+            name="NVIDIA L40S",
+            total_mib=46_068,
+            used_mib=6_420 * (index + 1),
+            measured_at=at,
+            measured={"utilisation_pct": 38, "temperature_c": 55, "power_w": 176.2, "processes": processes(index)},
+        )
+    return host
+
+
+def processes(index: int) -> list[dict[str, Any]]:
+    """Of another person on GPU 0, of two people on GPU 1, that nobody knows on the rest."""
+    mine = {"pid": 91, "used_mib": 6_100, "user": "sam", "name": "train.py", "job_id": None}
+    other = {"pid": 92, "used_mib": 3_000, "user": "kim", "name": "notebook", "job_id": None}
+    return [[mine], [mine, other]][index] if index < 2 else []
+
+
+def add_engines(host: Host) -> None:
+    Runtime.objects.create(host=host, engine="vllm", executable="/opt/vllm/bin/vllm", version="0.32.0", device="cuda")
+    Runtime.objects.create(
+        host=host,
+        engine="vllm",
+        executable="/home/berth/old/bin/vllm",
+        version="",
+        refusal={"code": "import_failed", "params": {}},
+    )
+    Runtime.objects.create(
+        host=host, engine="sglang", executable="/opt/sgl/bin/python", version="0.5.22", present=False
+    )
+
+
+@case("hosts")
+def hosts() -> str:
+    atlas = make_host("atlas", gpus=3, is_local=True, ram_reserved_mib=20_000)
+    add_engines(atlas)
+    Gpu.objects.filter(host=atlas, index=1).update(reserved_mib=36_000)
+    plain = make_host("plain", facts={"cpu_flags": []})
+    Job.objects.create(host=plain, kind="runtimes", state="running")
+    make_host("broken", facts={"gpu_error": "driver_mismatch"})
+    make_host("spark", gpus=1, seconds_ago=900, lost_at=timezone.now())
+    Host.objects.create(name="newcomer", token_hash="hash of newcomer")
+    return "/hosts/"
+
+
+@case("hosts-viewer", role="viewer")
+def hosts_viewer() -> str:
+    add_engines(make_host("atlas", gpus=1))
+    return "/hosts/"
+
+
+@case("hosts-none")
+def hosts_none() -> str:
+    return "/hosts/"
+
+
+@case("name-engine")
+def name_engine() -> str:
+    return f"/hosts/{make_host('atlas').pk}/engines/new"
+
+
+@case("not-found", status=404)
+def not_found() -> str:
+    return "/there/is/no/such/page"
+
+
+@case("not-found-stranger", role=None, status=404)
+def not_found_stranger() -> str:
+    return "/there/is/no/such/page"

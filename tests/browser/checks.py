@@ -1,0 +1,82 @@
+"""What every page must keep: no complaint of axe or of the browser, no overflow, nothing from another address."""
+
+from pathlib import Path
+from typing import Any
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import ConsoleMessage, Page, Request
+
+SHOTS = Path(__file__).resolve().parents[2] / "test-output" / "screenshots"
+AXE = Axe()
+
+
+def watch(page: Page, base: str) -> list[str]:
+    """Collect errors of the console (refused by the CSP, say), of scripts, and requests to other addresses."""
+    complaints: list[str] = []
+
+    def console(message: ConsoleMessage) -> None:
+        if message.type == "error" and "/healthz" not in message.location.get("url", ""):
+            complaints.append(f"console: {message.text}")
+
+    def request(sent: Request) -> None:
+        if not sent.url.startswith((base, "data:", "blob:")):
+            complaints.append(f"request to {sent.url}")
+
+    page.on("console", console)
+    page.on("pageerror", lambda error: complaints.append(f"script: {error}"))
+    page.on("request", request)
+    return complaints
+
+
+def rest(page: Page, timeout_ms: float = 10_000) -> None:
+    """Wait until the page has loaded, its stream is connected (if it has one), and htmx has nothing under way."""
+    page.wait_for_load_state("load")
+    page.wait_for_function(
+        "(!document.querySelector('[data-live]') || document.documentElement.dataset.stream === 'on')"
+        " && !document.querySelector('.htmx-request, .htmx-swapping, .htmx-settling, .htmx-added')",
+        timeout=timeout_ms,
+    )
+
+
+def shoot(page: Page, name: str) -> None:
+    """Keep a picture of the whole page, for people: test-output/screenshots/<name>.png."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
+
+
+def violations(page: Page) -> list[str]:
+    """axe-core's findings (WCAG 2.2 A and AA, and best practice), one line each."""
+    found: dict[str, Any] = AXE.run(page, options={"resultTypes": ["violations"]}).response
+    return [
+        f"{v['id']} ({v['impact']}): {v['help']}: {node['html'][:200]}"
+        for v in found["violations"]
+        for node in v["nodes"]
+    ]
+
+
+def overflow(page: Page) -> list[str]:
+    """Elements that make the page wider than its window; regions that scroll by themselves are meant."""
+    return page.evaluate(
+        """() => {
+          const wide = document.documentElement.clientWidth;
+          if (document.documentElement.scrollWidth <= wide) return [];
+          return [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > wide + 1
+            && !e.closest('.scroll-x, .log, pre, .vh, .defs')).slice(0, 8).map(e => e.outerHTML.slice(0, 160));
+        }"""
+    ) or (["the page is wider than its window"] if _wider(page) else [])
+
+
+def _wider(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
+
+
+def assert_sound(page: Page, name: str) -> None:
+    """Everything at once, also with every <details> open; a picture is kept first."""
+    shoot(page, name)
+    assert not (found := violations(page)), f"{name}: " + "\n".join(found)
+    assert not (wide := overflow(page)), f"{name} is too wide:\n" + "\n".join(wide)
+    if page.locator("details:not([open])").count():
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert not (found := violations(page)), f"{name}, details open: " + "\n".join(found)
+        assert not (wide := overflow(page)), f"{name}, details open, is too wide:\n" + "\n".join(wide)
+    assert not page.complaints, f"{name}: {page.complaints}"  # type: ignore[attr-defined]
