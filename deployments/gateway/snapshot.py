@@ -158,7 +158,7 @@ def _kind(run: Run) -> tuple[Any, ...]:
 
 def _usual_starts(rows: list[Deployment]) -> dict[tuple[Any, ...], float]:
     """Median seconds from order to answer of earlier starts, for what starts now. No query when nothing does."""
-    starting = {_kind(row.run) for row in rows if row.run is not None and row.state in HOPEFUL}
+    starting = {_kind(row.run) for row in rows if row.run is not None and row.run.copy_id and row.state in HOPEFUL}
     if not starting:
         return {}
     earlier = (

@@ -13,6 +13,7 @@ from django.utils import timezone
 from deployments.gateway import snapshot, source
 from deployments.gateway.source import Source
 from deployments.models import Deployment, Revision, Run
+from models_catalog.models import Artifact, CatalogModel, Copy
 from panel.accounts.models import ApiToken, User
 from panel.core.crypto import seal
 from panel.fleet.door import NoSnapshot, Snapshot, token_hash
@@ -98,21 +99,29 @@ def test_deleted_deployments_have_no_route(host: Host) -> None:
 
 def test_a_start_tells_phase_and_the_time_that_is_usual(host: Host) -> None:
     now = timezone.now()
+    artifact = Artifact.objects.create(
+        model=CatalogModel.objects.create(name="m"), format="hf", label="bf16", fingerprint="f"
+    )
+    copy = Copy.objects.create(artifact=artifact, host=host, path="/m")
     old = deployment(host, "old", "stopped")
     for number, seconds in enumerate((30, 40, 500), 2):
-        run = Run.objects.create(deployment=old, revision=old.revision, number=number, host=host, started_by="mara")
+        run = Run.objects.create(
+            deployment=old, revision=old.revision, number=number, host=host, copy=copy, started_by="mara"
+        )
         Run.objects.filter(pk=run.pk).update(created_at=now, ready_at=now + datetime.timedelta(seconds=seconds))
     phases = [
         {"code": "spawn", "start": 1, "end": 2},
         {"code": "load", "start": 2, "end": None, "done": 3, "total": 12},
     ]
-    row = deployment(host, "bge", "starting", phases=phases)
+    row = deployment(host, "bge", "starting", phases=phases, copy=copy)
     route = snapshot.build().routes["bge"]
     assert (route.phase, route.done, route.total) == ("load", 3, 12)
     assert route.eta_at == pytest.approx(row.run.created_at.timestamp() + 40)
     assert (route.open, route.port) == (False, 4711)  # the probe may ask it
     Run.objects.filter(pk=row.run_id).update(probe={"asked_at": 5})
     assert snapshot.build().routes["bge"].phase == "answered"
+    deployment(host, "first", "starting")
+    assert snapshot.build().routes["first"].eta_at is None
 
 
 def test_a_failure_tells_its_reason(host: Host) -> None:

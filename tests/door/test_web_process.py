@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.db import connections
 from django.utils import timezone
 
 from deployments.models import Deployment, Revision, Run
@@ -141,6 +142,7 @@ async def test_door_and_pages_in_one_process(servers: Servers, committed: None, 
         await eventually(lambda: process.poll() is not None, 5)
         assert process.returncode in (0, -signal.SIGTERM)
     used = await ApiToken.objects.aget()
+    await sync_to_async(connections.close_all)()
     assert used.last_used_at is not None and abs((timezone.now() - used.last_used_at).total_seconds()) < 30
 
 
