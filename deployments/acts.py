@@ -124,7 +124,8 @@ def order(claim: Claim, row: Deployment) -> None:
 def read_log(row: Deployment) -> None:
     """Let the phase parser read what arrived since; two workers never count the same bytes twice."""
     run = row.run
-    offset, state = run.log_parsed, run.parser
+    offset = run.log_parsed
+    state = run.parser or phases.new_state(_started(run))
     part = logstore.read(run.job_id, offset, logstore.MAX_READ)
     budget = READ_BYTES
     now = timezone.now().timestamp()
@@ -135,12 +136,17 @@ def read_log(row: Deployment) -> None:
         part = logstore.read(run.job_id, offset, logstore.MAX_READ)
     if offset == run.log_parsed:  # only a gap was left
         offset = part.size
-    found = phases.phases_of(state)
+    found = state["phases"]
     changed = Run.objects.filter(pk=run.pk, log_parsed=run.log_parsed).update(
         log_parsed=offset, parser=state, phases=found
     )
     if changed and found != run.phases:
         events.announce(row.pk, state=row.state, name=row.name)
+
+
+def _started(run: Run) -> float:
+    """When the process began, by its host's clock; the order's time until that is known."""
+    return float((run.job.status if run.job else {}).get("started_at") or run.created_at.timestamp())
 
 
 def probe_state(run: Run, now: datetime) -> tuple[str, float]:

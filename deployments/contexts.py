@@ -11,7 +11,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from deployments import queries
-from deployments.diagnosis import phases
 from deployments.models import Deployment, Run
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
@@ -20,6 +19,8 @@ from panel.core.templatetags.ui import approx, duration, gib, ngroup
 
 KINDS = {State.READY: "ready", State.FAILED: "failed", State.STOPPED: "stopped"}  # every other state is "moving"
 RUNS_SHOWN = 20
+STEP_KINDS = {"done": "yes", "now": "now", "todo": "todo", "skipped": "yes"}
+DOTS = {"done": "", "skipped": "", "now": "x", "todo": "t"}
 LOG_TAIL = 64 << 10  # bytes of a ready engine's log that its page begins with
 
 
@@ -130,8 +131,7 @@ def process(run: Run) -> dict[str, Any] | None:
 
 
 def current_step(run: Run) -> str:
-    states = phases.step_states(queries.full_phases(run))
-    return next((s.code for s in states if s.state == "now"), "")
+    return next((s["code"] for s in queries.steps_of(run) if s["state"] == "now"), "")
 
 
 def moving(row: Deployment) -> dict[str, Any]:
@@ -197,18 +197,19 @@ def _deadline(row: Deployment, now: dt.datetime) -> str:
 def steps(run: Run, usual: dict[str, Any], *, failed: bool = False) -> list[StepView]:
     """The eight steps with what each took and usually takes."""
     found = []
-    for s in phases.step_states(queries.full_phases(run)):
-        seconds = usual.get(s.code)
-        kind = "no" if failed and s.state == "now" else s.state
-        value = 100 * s.done / s.total if s.state == "now" and s.total and s.done is not None else None
-        progress = f"{ngroup(s.done)} / {ngroup(s.total)}" if value is not None else ""
-        detail = place(run) if s.code == "placed" else progress
-        span = ""
-        if seconds:
-            span = _("usually %(time)s") % {"time": duration(seconds["median"])}
-        found.append(
-            StepView(kind, str(STEP_NAMES[s.code]), detail, duration(s.seconds) if s.seconds else "", span, value)
-        )
+    for s in queries.steps_of(run):
+        kind = "no" if failed and s["state"] == "now" else STEP_KINDS[s["state"]]
+        counted = s["total"] and s["done"] is not None
+        value = 100 * s["done"] / s["total"] if s["state"] == "now" and counted else None
+        detail = f"{ngroup(s['done'])} / {ngroup(s['total'])}" if counted else ""
+        if s["code"] == "placed":
+            detail = place(run)
+        elif s["state"] == "skipped":
+            detail = _("not needed here")
+        took = s["end"] - s["start"] if s["end"] is not None and s["start"] is not None else None
+        often = usual.get(s["code"])
+        span = _("usually %(time)s") % {"time": duration(often["median"])} if often else ""
+        found.append(StepView(kind, str(STEP_NAMES[s["code"]]), detail, duration(took), span, value))
     return found
 
 
@@ -246,8 +247,8 @@ def _measured(run: Run) -> list[tuple[str, str, str]]:
         facts.append((_("Ready after"), duration((run.ready_at - run.created_at).total_seconds()), ""))
     if run.answer:
         facts.append((_("Test answer"), f"{ngroup(run.answer['latency_ms'])} ms", _("through this address")))
-    if seen.get("kv_cache_tokens"):
-        facts.append((_("Room for conversations"), ngroup(seen["kv_cache_tokens"]), _("KV cache tokens")))
+    if seen.get("kv_tokens"):
+        facts.append((_("Room for conversations"), ngroup(seen["kv_tokens"]), _("KV cache tokens")))
     if seen.get("max_model_len"):
         facts.append((_("Longest conversation"), ngroup(seen["max_model_len"]), _("tokens")))
     status = run.job.status if run.job is not None else {}
@@ -266,16 +267,16 @@ def failed(row: Deployment, run: Run | None) -> dict[str, Any]:
     context: dict[str, Any] = {"run_failed": of_run, "retry": _retry(row), "ways": ways(row)}
     if run is None or not of_run:
         return context
-    states = phases.step_states(queries.full_phases(run))
-    reached = [s for s in states if s.state in ("yes", "now")]
+    states = queries.steps_of(run)
+    reached = [s for s in states if s["state"] in ("done", "now")]
     block = run.error_block or {}
     return {
         **context,
         "error_block": block,
         "error_text": "\n".join(block.get("lines", [])),
         "last_answer": run.probe.get("last") if row.reason.get("code") == "answer.failed" else None,
-        "reached": str(STEP_NAMES[reached[-1].code]) if reached else _("nothing was started"),
-        "dots": ["" if s.state == "yes" else "x" if s.state == "now" else "t" for s in states],
+        "reached": str(STEP_NAMES[reached[-1]["code"]]) if reached else _("nothing was started"),
+        "dots": [DOTS[s["state"]] for s in states],
         "ending": ending(run),
     }
 

@@ -14,7 +14,9 @@ def context() -> dict[str, Any]:
     broken = [runtime for view in connected for runtime in view.runtimes if runtime.present and runtime.refusal]
     here = Copy.objects.filter(present=True, host__in=[view.host for view in connected])
     usable = here.filter(usable=True)
-    names = list(usable.values_list("artifact__model__name", flat=True).distinct().order_by("artifact__model__name")[:4])
+    names = list(
+        usable.values_list("artifact__model__name", flat=True).distinct().order_by("artifact__model__name")[:4]
+    )
     return {
         "section": "deployments",
         "hosts": [{"name": view.host.name, "what": wording.subtitle(view)} for view in connected],

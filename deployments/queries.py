@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db.models import Count, Q, QuerySet
 
+from deployments.diagnosis import phases
 from deployments.models import Deployment, Run
 from models_catalog.models import Artifact, Copy
 from panel.core.errors import NotFound
@@ -88,14 +89,13 @@ def usual_times(run: Run) -> dict[str, dict[str, float]]:
 
     Only starts of the same copy count: another model takes other times.
     """
-    from deployments.diagnosis.phases import step_times
-
     earlier = Run.objects.filter(host_id=run.host_id, runtime_id=run.runtime_id).exclude(ready_at=None)
     same = list(earlier.filter(copy_id=run.copy_id).exclude(pk=run.pk).order_by("-created_at")[:EARLIER_RUNS])
     times: dict[str, list[float]] = {}
     for old in same:
-        for step, seconds in step_times(full_phases(old)).items():
-            times.setdefault(step, []).append(seconds)
+        for step in steps_of(old):
+            if step["state"] == "done" and step["end"] is not None and step["start"] is not None:
+                times.setdefault(step["code"], []).append(step["end"] - step["start"])
         if old.ready_at:
             times.setdefault("all", []).append((old.ready_at - old.created_at).total_seconds())
     return {
@@ -104,10 +104,18 @@ def usual_times(run: Run) -> dict[str, dict[str, float]]:
     }
 
 
-def full_phases(run: Run) -> list[dict[str, Any]]:
-    """The run's phases with `answered` at the end, which comes from the probe and not from the log."""
+def steps_of(run: Run) -> list[dict[str, Any]]:
+    """The eight steps of a start: those of the log, `placed` before them, and `answered` from the probe."""
+    created = run.created_at.timestamp()
+    if run.job_id is None:
+        todo = {"state": "todo", "start": None, "end": None, "done": None, "total": None}
+        first = {"state": "now", "start": created}
+        return [{**todo, **(first if code == "placed" else {}), "code": code} for code, _phases in phases.STEPS]
+    found = [dict(phase) for phase in run.phases or phases.new_state(created)["phases"]]
     asked = run.probe.get("asked_at")
-    if not asked:
-        return list(run.phases)
-    end = run.answer["at"] if run.answer else None
-    return [*run.phases, {"code": "answered", "start": asked, "end": end}]
+    if asked:
+        if found[-1]["end"] is None:
+            found[-1]["end"] = asked
+        end = run.answer["at"] if run.answer else None
+        found.append({"code": "answered", "start": asked, "end": end, "done": None, "total": None})
+    return phases.steps({"phases": found}, placed=(created, found[0]["start"]))

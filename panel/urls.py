@@ -14,7 +14,9 @@ def healthz(request: HttpRequest) -> HttpResponse:
 urlpatterns = [
     path("healthz", healthz),
     path("preferences", pages.preferences, name="preferences"),
+    path("", include("deployments.urls")),
     path("", include("panel.fleet.urls")),
+    path("", include("panel.accounts.urls")),
     path("agent/v1/", include("panel.fleet.link")),
 ]
 

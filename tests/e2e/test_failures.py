@@ -1,0 +1,173 @@
+"""Each way to fail ends in a true state with a reason, the exit, the first error, and nothing left running."""
+
+import time
+
+import pytest
+
+from deployments import services
+from panel.fleet import logstore
+from panel.fleet.models import Job, Reservation
+from tests.e2e.stack import Stack, until
+from tests.fakes.make_engine import make_fake_model
+
+NEVER = {"restart": {"policy": "never"}}
+
+
+def deploy(stack: Stack, mode: str, **spec: object):
+    make_fake_model(stack.models / mode, mode=mode)
+    stack.scan()
+    return stack.deploy(mode.replace("_", "-"), mode, **{**NEVER, **spec})
+
+
+def check_clean(stack: Stack, row) -> None:
+    until(lambda: not stack.job_processes(row.run_id), why="no process is left")
+    assert not Reservation.objects.filter(holder=str(row.run_id)).exists()
+    row.run.refresh_from_db()
+    assert row.run.ended_at is not None
+
+
+def test_exits_at_once(stack: Stack) -> None:
+    row = deploy(stack, "exit_at_once")
+    stack.wait_for(row, "failed")
+    assert row.reason["code"] == "exit.code"
+    assert row.run.exit_code == 1
+    check_clean(stack, row)
+
+
+def test_a_traceback_after_two_seconds(stack: Stack) -> None:
+    row = deploy(stack, "traceback")
+    stack.wait_for(row, "failed")
+    block = "\n".join(row.run.error_block["lines"])
+    assert "ValueError: No available memory for the cache blocks." in block
+    assert row.run.error_block["first_line"] >= 1
+    assert any(phase["code"] == "load" for phase in row.run.phases), "the page can say how far it came"
+    check_clean(stack, row)
+
+
+def test_hangs_before_listening_until_its_deadline(stack: Stack) -> None:
+    row = deploy(stack, "hang", start_deadline_s=5)
+    stack.wait_for(row, "failed")
+    assert row.reason["code"] == "start.deadline"
+    assert row.run.outcome == "failed"
+    check_clean(stack, row)
+
+
+def test_healthy_but_answers_500(stack: Stack) -> None:
+    row = deploy(stack, "answers_500")
+    stack.wait_for(row, "failed", timeout=40)
+    assert row.reason["code"] == "answer.failed"
+    assert row.run.probe["last"]["status"] == 500
+    assert row.run.ready_at is None
+    check_clean(stack, row)
+
+
+def test_dies_at_the_first_question(stack: Stack) -> None:
+    row = deploy(stack, "dies_at_request")
+    stack.wait_for(row, "failed", timeout=40)
+    assert row.run.ready_at is None, "healthy is not ready"
+    check_clean(stack, row)
+
+
+def test_an_answer_that_takes_long_is_waited_for(stack: Stack) -> None:
+    make_fake_model(stack.models / "late", answer_after_s=6.0)
+    stack.scan()
+    row = stack.deploy("late", "late")
+    stack.wait_for(row, "starting")
+    stack.wait_for(row, "ready", timeout=30)
+    assert row.run.answer["latency_ms"] >= 6000
+    services.stop(row, actor=None)
+    stack.wait_for(row, "stopped")
+
+
+def test_ignores_term_and_is_killed_after_the_grace(stack: Stack) -> None:
+    row = deploy(stack, "ignores_term")
+    stack.wait_for(row, "ready")
+    assert len(stack.job_processes(row.run_id)) >= 3
+    services.stop(row, actor=None)
+    stack.wait_for(row, "stopped")
+    assert row.run.job.status["killed"]
+    check_clean(stack, row)
+
+
+def test_children_in_their_own_sessions_end_too(stack: Stack) -> None:
+    row = deploy(stack, "forks")
+    stack.wait_for(row, "ready")
+    services.stop(row, actor=None)
+    stack.wait_for(row, "stopped")
+    check_clean(stack, row)
+
+
+def test_floods_the_log_and_nothing_suffers(stack: Stack, settings) -> None:
+    row = deploy(stack, "floods")
+    stack.wait_for(row, "ready", timeout=60)
+    job = Job.objects.get(pk=row.run_id)
+    log = job.log
+    until(lambda: log.refresh_from_db() or log.size >= 96 << 20, timeout=60, why="the whole flood was accounted for")
+    stored = sum(end - start for start, end, name in log.segments if name)
+    assert stored <= 66 << 20
+    assert b"vLLM" in logstore.read(job.pk, 0).data, "its head is kept"
+    services.stop(row, actor=None)
+    stack.wait_for(row, "stopped")
+    check_clean(stack, row)
+
+
+def test_dies_when_ready(stack: Stack) -> None:
+    row = deploy(stack, "dies_when_ready")
+    stack.wait_for(row, "failed")
+    assert row.run.exit_code == 1
+    check_clean(stack, row)
+
+
+def test_exits_zero_while_it_should_live(stack: Stack) -> None:
+    row = deploy(stack, "exits_zero")
+    stack.wait_for(row, "failed")
+    assert row.reason["code"] == "exit.zero"
+    check_clean(stack, row)
+
+
+def test_dies_by_a_signal_with_an_empty_log(stack: Stack) -> None:
+    row = deploy(stack, "sigill")
+    stack.wait_for(row, "failed")
+    assert row.run.signal == 4
+    assert row.reason["code"] == "exit.signal"
+    check_clean(stack, row)
+
+
+def test_a_curable_failure_is_tried_again_and_given_up(stack: Stack) -> None:
+    row = deploy(stack, "dies_when_ready", restart={"policy": "on_failure", "max_attempts": 2})
+    until(
+        lambda: stack.state(row) == "failed" and row.attempts == 2 and row.next_attempt_at is None,
+        timeout=60,
+        why="two more tries, then rest",
+    )
+    assert row.runs.count() == 3
+    check_clean(stack, row)
+
+
+def test_what_a_restart_cannot_cure_is_not_tried_again(stack: Stack) -> None:
+    row = deploy(stack, "traceback", restart={"policy": "on_failure"})
+    stack.wait_for(row, "failed")
+    time.sleep(1.5)
+    row.refresh_from_db()
+    assert (row.state, row.runs.count(), row.next_attempt_at) == ("failed", 1, None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [
+        ({"extra_args": ["--swap-space", "4"]}, None),
+        ({"extra_args": ["--api-key", "x"]}, "option.denied_secret"),
+        ({"extra_args": ["--middleware", "evil.module"]}, "option.denied_code"),
+        ({"extra_args": ["--no-such-flag"]}, None),
+        ({"env": {"LD_PRELOAD": "/tmp/evil.so"}}, "env.denied"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_anything_runs(stack: Stack, spec: dict, code: str | None) -> None:
+    make_fake_model(stack.models / "fine")
+    stack.scan()
+    name = f"refused-{abs(hash(str(spec)))}"
+    row = stack.deploy(name, "fine", **spec)
+    stack.wait_for(row, "failed")
+    if code:
+        assert row.reason["code"] == code
+    assert row.run is None
