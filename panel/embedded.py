@@ -79,7 +79,7 @@ class Postgres(Child):
 
     def start(self) -> None:
         """Make the folder on the first start; take over a server that is already there; else start one."""
-        as_user = self._as_user()
+        as_user = self.as_user()
         binaries = self.binaries or self._matching_binaries()
         if not (self.folder / "PG_VERSION").exists():
             self._initdb(binaries, as_user)
@@ -99,7 +99,7 @@ class Postgres(Child):
         options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
         self.spawn([*as_user, str(binaries / "postgres"), "-D", str(self.folder), "-p", "5432", *options])
 
-    def _as_user(self) -> list[str]:
+    def as_user(self) -> list[str]:
         """PostgreSQL refuses to run as root; in a user namespace root's files belong to an ordinary user."""
         if os.geteuid() != 0:
             return []

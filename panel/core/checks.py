@@ -125,9 +125,8 @@ def _no_database(exc: Exception) -> NotReady:
         else _("Look at DATABASE_URL and at the server it names.")
     )
     lines = str(exc).strip().splitlines() or [type(exc).__name__]
-    return NotReady(
-        "database_away", _("The database does not answer: %(why)s"), hint, params={"why": lines[-1].strip()}
-    )
+    why = lines[0].removeprefix("connection failed: ").removeprefix("connection is bad: ")
+    return NotReady("database_away", _("The database does not answer: %(why)s"), hint, params={"why": why})
 
 
 def pending_migrations() -> int:
@@ -183,8 +182,10 @@ def explain(exc: BaseException) -> tuple[str, str] | None:
     from django.db.migrations.exceptions import BadMigrationError, InconsistentMigrationHistory
 
     if isinstance(exc, OperationalError):
-        known = _no_database(exc)
-        return known.text, known.hint_text
+        try:
+            database_answers()  # a pool says only that it waited in vain
+        except PanelError as known:
+            return known.text, known.hint_text
     if isinstance(exc, DatabaseError | BadMigrationError | InconsistentMigrationHistory):
         return (
             str(_("The database is not in a state that Berth knows: %(why)s")) % {"why": str(exc).splitlines()[0]},

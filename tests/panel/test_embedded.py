@@ -154,7 +154,7 @@ def test_root_without_user_namespaces_is_told_what_to_do(both, monkeypatch) -> N
     monkeypatch.setattr(embedded.os, "geteuid", lambda: 0)
     monkeypatch.setattr(embedded.shutil, "which", lambda _name: None)
     with pytest.raises(EmbeddedError) as refused:
-        both().postgres._as_user()
+        both().postgres.as_user()
     assert refused.value.code in ("embedded_as_root", "data_folder")
 
 

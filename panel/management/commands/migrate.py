@@ -9,8 +9,11 @@ from panel.core import checks
 
 
 class Command(Migrate):
+    def execute(self, *args: Any, **options: Any) -> Any:
+        checks.database_answers()  # before Django's own checks, which would wait for the pool's time limit
+        return super().execute(*args, **options)
+
     def handle(self, *args: Any, **options: Any) -> None:
-        checks.database_answers()
         checks.pending_migrations()
         with connection.cursor() as cursor:
             cursor.execute("SET statement_timeout = 0")  # a change to a long table may take longer than a page may

@@ -39,7 +39,7 @@ class Command(BaseCommand):
         except KeyboardInterrupt:
             self.say(_("Stopping …"))
         finally:
-            running = self._running_engines()
+            running = self._running_engines() if tree.children else 0
             tree.stop()
             embedded.stop()
             lock.release()
@@ -66,12 +66,12 @@ class Command(BaseCommand):
     def _start(self, tree: Tree, embedded: Embedded, data: Path) -> None:
         from panel.accounts.services import first_admin_link
 
-        embedded.start()
-        tree.add(embedded.servers, started=True)
         if env.raw("DATABASE_URL"):
             checks.database_answers()
         if env.raw("REDIS_URL"):
             checks.broker_answers()
+        embedded.start()
+        tree.add(embedded.servers, started=True)
         if waiting := checks.pending_migrations():
             self.say(_("Preparing the database (%(count)s steps) …") % {"count": waiting})
             call_command("migrate", verbosity=0, interactive=False)
