@@ -235,6 +235,7 @@ def check_argv(task: EngineTask, limits: Limits) -> None:
     remote_code = task.allow_remote_code and limits.remote_code
     if Path(args[0]).name == "vllm" and args[1:2] != ["serve"]:  # its other commands read and write files
         raise Refused("command_not_allowed", command=" ".join(args[1:2])[:100])
+    _check_listening(args)
     flag = ""
     for arg in args[1:]:
         if arg == "--":  # everything after it would escape these checks
@@ -248,7 +249,6 @@ def check_argv(task: EngineTask, limits: Limits) -> None:
                 _check_value(flag, value, limits)
         elif arg != PORT_PLACE:
             _check_value(flag, arg, limits)
-    _check_listening(args)
 
 
 def _check_listening(args: list[str]) -> None:

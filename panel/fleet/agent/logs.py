@@ -38,21 +38,25 @@ class Shipper:
 
     def __init__(self, jobs: Jobs, client: Client, stop: threading.Event, moved: Callable[[], None]) -> None:
         self.jobs, self.client, self.stop, self.moved = jobs, client, stop, moved
+        self.kick = threading.Event()  # set when a job began or ended, so that its first words need not wait
         self.positions: dict[str, Position] = {}
         self.away = Backoff()
 
     def run(self) -> None:
         while not self.stop.is_set():
+            self.kick.clear()
             try:
                 pause = self.round()
                 self.away.reset()
             except Away as exc:
                 log.info("logs wait: %s", exc)
-                pause = self.away.pause()
+                self.stop.wait(self.away.pause())
+                continue
             except Exception:  # this thread must not end while the agent lives
                 log.exception("logs wait")
-                pause = self.away.pause()
-            self.stop.wait(pause)
+                self.stop.wait(self.away.pause())
+                continue
+            self.kick.wait(pause)
 
     def round(self) -> float:
         """One part of every log that has something new; returns seconds to rest. Raises Away."""

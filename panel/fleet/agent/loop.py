@@ -160,6 +160,7 @@ class Agent:
                 watch.update(self.jobs.living())
                 if changed:
                     self.news.set()
+                    self.shipper.kick.set()
                     due = min(due, 0.05)  # with what is watched now the next look may be later
             except Exception:  # the keeper must not end while the agent lives
                 log.exception("the jobs could not be looked after")

@@ -1,0 +1,408 @@
+"""Jobs with real child processes: at most one engine per id, stops that are proven, crashes at any point."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from panel.fleet import wire
+from panel.fleet.agent import procs
+from panel.fleet.agent.gpus import Reading
+from panel.fleet.agent.journal import read_json, write_json
+from panel.fleet.agent.orders import Order
+from tests.agent.conftest import Host, Table, marked, until
+
+SLEEP = "time.sleep(600)"
+STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+SERVE = """
+import socket
+port = int(sys.argv[sys.argv.index("--port") + 1])
+s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(("127.0.0.1", port)); s.listen(); print("up", flush=True)
+while True: s.accept()[0].close()
+"""
+
+
+def new_id() -> str:
+    return str(uuid.uuid4())
+
+
+def log_text(host: Host, job_id: str) -> str:
+    path = host.job_folder(job_id) / "log"
+    return path.read_text() if path.exists() else ""
+
+
+def test_an_engine_runs_and_is_seen_to_listen(host: Host, table: Table) -> None:
+    job_id = new_id()
+    table.order(job_id, host.task(host.engine(SERVE)))
+    status = table.until(job_id, "running")
+    until(lambda: table.jobs.tick() and table.job(job_id).listening)
+    status = table.status(job_id)
+    assert status is not None and status.listening and status.processes == 1
+    assert status.port is not None and str(status.port) in status.argv and wire.PORT_PLACE not in status.argv
+    assert status.log_size == len("up\n") and status.last_output_at is not None and status.read_bytes > 0
+    assert Path(f"/proc/{status.pid}/environ").read_bytes().count(job_id.encode()) == 1
+    table.stop(job_id)
+    ended = table.until(job_id, "ended")
+    assert (ended.exit_code, ended.signal, ended.stop_asked, ended.killed) == (None, signal.SIGTERM, True, False)
+    assert not marked(job_id) and not ended.listening
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "number"),
+    [("sys.exit(0)", 0, None), ("sys.exit(3)", 3, None), ("os.kill(os.getpid(), 11)", None, 11), ("1/0", 1, None)],
+)
+def test_exit_codes_and_signals_are_kept(
+    host: Host, table: Table, code: str, exit_code: int | None, number: int | None
+) -> None:
+    job_id = new_id()
+    table.order(job_id, host.task(host.engine(code)))
+    ended = table.until(job_id, "ended")
+    assert (ended.exit_code, ended.signal, ended.stop_asked, ended.refusal) == (exit_code, number, False, None)
+    assert ended.ended_at is not None and ended.started_at is not None and ended.ended_at >= ended.started_at
+
+
+def test_another_program_at_the_port_is_not_taken_for_the_engine(host: Host, table: Table) -> None:
+    job_id = new_id()
+    table.order(job_id, host.task(host.engine(SLEEP)))
+    port = table.until(job_id, "running").port
+    assert port is not None
+    with socket.create_server(("127.0.0.1", port)):
+        table.jobs.tick()
+        status = table.status(job_id)
+        assert status is not None and not status.listening
+
+
+def test_starting_is_idempotent_by_id(host: Host, table: Table) -> None:
+    job_id = new_id()
+    executable = host.engine("print(os.getpid(), flush=True); " + SLEEP)
+    for _ in range(5):
+        table.order(job_id, host.task(executable))
+    table.until(job_id, "running")
+    until(lambda: log_text(host, job_id))
+    table.converge()
+    assert len(marked(job_id)) == 1 and log_text(host, job_id).count("\n") == 1
+
+
+def test_a_stop_leaves_a_tombstone_that_refuses_a_late_start(host: Host, table: Table) -> None:
+    late, never = new_id(), new_id()
+    task = host.task(host.engine(SLEEP))
+    table.order(late, task)
+    table.until(late, "running")
+    table.stop(late)
+    table.until(late, "ended")
+    table.jobs.forget([late])
+    assert not host.job_folder(late).exists()
+    table.order(late, task)
+    status = table.until(late, "refused")
+    assert status.refusal is not None and status.refusal.code == "tombstone"
+    # A stop that comes before its start: the end is told, the start refused, also by the next agent.
+    table.order(never, task, "stop")
+    ended = table.until(never, "ended")
+    assert ended.stop_asked and ended.pid is None
+    del table.orders[never]
+    table.converge()
+    table.die()
+    again = host.table()
+    again.order(never, task)
+    assert again.until(never, "refused").refusal == wire.Refusal(code="tombstone")
+    again.die()
+    assert not marked(late) and not marked(never)
+
+
+def test_an_older_revision_is_ignored_also_after_a_restart(host: Host, table: Table) -> None:
+    job_id = new_id()
+    table.order(job_id, host.task(host.engine(SLEEP)))
+    table.until(job_id, "running")
+    assert not table.jobs.converge(table.rev - 1, [])
+    table.jobs.tick()
+    status = table.status(job_id)
+    assert status is not None and status.state == "running"
+    table.die()
+    again = host.table()
+    assert not again.jobs.converge(table.rev - 1, [])
+    assert again.until(job_id, "running").pid == status.pid
+    again.die()
+
+
+def test_what_is_absent_from_the_newest_work_is_stopped(host: Host, table: Table) -> None:
+    keep, drop = new_id(), new_id()
+    task = host.task(host.engine(SLEEP))
+    table.order(keep, task)
+    table.order(drop, task)
+    table.until(drop, "running")
+    del table.orders[drop]
+    table.converge()
+    assert table.until(drop, "ended").stop_asked
+    assert table.until(keep, "running") and table.journal.buried(drop) and not table.journal.buried(keep)
+
+
+def test_an_engine_deaf_to_term_is_killed_after_the_grace(host: Host, table: Table) -> None:
+    job_id = new_id()
+    table.order(job_id, host.task(host.engine(STUBBORN)))
+    until(lambda: table.jobs.tick() and "deaf" in log_text(host, job_id))
+    table.stop(job_id, grace_s=0.4)
+    table.jobs.tick()
+    stopping = table.status(job_id)
+    assert stopping is not None and stopping.state == "stopping" and stopping.leftover_pids == marked(job_id)
+    ended = table.until(job_id, "ended")
+    assert ended.killed and ended.signal == signal.SIGKILL and not marked(job_id)
+
+
+FAMILY = """
+import subprocess
+def child(setsid, env=None):
+    code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    return subprocess.Popen([sys.executable, "-IS", "-c", code], start_new_session=setsid, env=env)
+child(False); child(True); child(True, {})
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(0)
+time.sleep(0.2)
+print("family", flush=True)
+"""
+
+
+@pytest.mark.parametrize("main", ["time.sleep(600)", "sys.exit(0)"])
+def test_forked_daemonised_and_scrubbed_children_end_with_the_job(host: Host, table: Table, main: str) -> None:
+    """By session, parentage and marker; also those that outlive a main process that left by itself."""
+    job_id = new_id()
+    table.order(job_id, host.task(host.engine(FAMILY + main), ), grace_s=0.3)
+    table.until(job_id, "running", "stopping")
+    until(lambda: table.jobs.tick() and "family" in log_text(host, job_id))
+    job = table.job(job_id)
+    table.jobs.statuses(Reading())
+    family = {ident.pid for ident in job.known}
+    if "sleep" in main:
+        assert len(family) == 5
+        table.stop(job_id, grace_s=0.3)
+    ended = table.until(job_id, "ended")
+    assert ended.killed and ended.stop_asked == ("sleep" in main)
+    assert ended.exit_code == (None if "sleep" in main else 0)
+    assert not [pid for pid in family if procs.Ident.of(pid) and os.path.exists(f"/proc/{pid}/exe")]
+
+
+def test_a_killed_shim_leaves_the_engine_and_its_log(host: Host, table: Table) -> None:
+    job_id = new_id()
+    code = "print('before', flush=True)\nwhile not os.path.exists(sys.argv[1] + '/go'): time.sleep(0.01)\n"
+    table.order(job_id, host.task(host.engine(code + "print('after', flush=True); sys.exit(5)")))
+    table.until(job_id, "running")
+    until(lambda: "before" in log_text(host, job_id))
+    shim = table.job(job_id).shim
+    assert shim is not None
+    os.kill(shim.pid, signal.SIGKILL)
+    until(lambda: not shim.alive())
+    table.jobs.tick()
+    status = table.status(job_id)
+    assert status is not None and status.state == "running" and marked(job_id) == [status.pid]
+    (host.model / "go").write_text("")
+    ended = table.until(job_id, "ended")
+    assert log_text(host, job_id) == "before\nafter\n"
+    assert (ended.exit_code, ended.signal, ended.refusal) == (None, None, wire.Refusal(code="exit_unknown"))
+
+
+def test_a_stop_works_without_the_shim(host: Host, table: Table) -> None:
+    job_id = new_id()
+    table.order(job_id, host.task(host.engine(FAMILY + SLEEP)))
+    until(lambda: table.jobs.tick() and "family" in log_text(host, job_id))
+    table.jobs.statuses(Reading())
+    shim = table.job(job_id).shim
+    assert shim is not None
+    os.kill(shim.pid, signal.SIGKILL)
+    family = {ident.pid for ident in table.job(job_id).known}
+    table.stop(job_id, grace_s=0.2)
+    assert table.until(job_id, "ended").killed
+    assert not [s.pid for s in procs.snapshot().values() if s.pid in family and s.alive]
+
+
+def test_a_restarted_agent_adopts_and_gets_the_true_exit_code(host: Host, table: Table) -> None:
+    job_id = new_id()
+    code = "while not os.path.exists(sys.argv[1] + '/go'): time.sleep(0.01)\nsys.exit(7)"
+    table.order(job_id, host.task(host.engine(code)))
+    pid = table.until(job_id, "running").pid
+    table.die()
+    again = host.table()
+    assert again.until(job_id, "running").pid == pid
+    (host.model / "go").write_text("")
+    assert again.until(job_id, "ended").exit_code == 7
+    again.die()
+    # The end itself is remembered too.
+    third = host.table()
+    assert third.until(job_id, "ended").exit_code == 7
+    third.die()
+
+
+def test_a_reused_pid_is_never_taken_for_ours(host: Host, table: Table) -> None:
+    """The journal names a process that runs, but with another start time: a stranger, which must survive the stop."""
+    job_id = new_id()
+    table.order(job_id, host.task(host.engine(SLEEP)))
+    table.until(job_id, "running")
+    for pid in marked(job_id):
+        os.kill(pid, signal.SIGKILL)
+    table.until(job_id, "ended")
+    table.die()
+    stranger = subprocess.Popen([sys.executable, "-IS", "-c", "import time; time.sleep(600)"], start_new_session=True)
+    try:
+        folder = host.job_folder(job_id)
+        ident = procs.Ident.of(stranger.pid)
+        assert ident is not None
+        record = read_json(folder / "job.json")
+        other = [stranger.pid, ident.start - 1, ident.boot]
+        write_json(folder / "job.json", {**record, "final": None, "shim": other, "stop_asked_at": None})
+        write_json(folder / "run.json", {"engine": other, "started_at": 1.0})
+        (folder / "exit.json").unlink()
+        again = host.table()
+        again.jobs.stop_all(0.0)
+        assert again.until(job_id, "ended").refusal == wire.Refusal(code="exit_unknown")
+        again.die()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_killed_between_journal_and_shim_starts_once_with_the_next_order(host: Host, table: Table) -> None:
+    job_id = new_id()
+    task = host.task(host.engine(SLEEP))
+    table.orders[job_id] = Order(job_id, "run", 5.0, "engine", task=task)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_args: object) -> None:
+        raise Killed
+
+    table.jobs.spawner.launch = killed  # type: ignore[assignment] # the agent dies right before the fork
+    with pytest.raises(Killed):
+        table.converge()
+    assert (host.job_folder(job_id) / "job.json").exists()
+    table.die()
+    again = host.table()
+    assert again.status(job_id) is None and not marked(job_id)
+    again.order(job_id, task)
+    again.until(job_id, "running")
+    assert len(marked(job_id)) == 1
+    again.die()
+
+
+def test_killed_right_after_the_shim_was_born_adopts_it(host: Host, table: Table) -> None:
+    """The record has no shim yet, the folder's lock tells that one lives: no second engine."""
+    job_id = new_id()
+    task = host.task(host.engine(SLEEP))
+    save, saved = table.journal.save, []
+
+    def save_once(record: object, **more: bool) -> None:
+        if saved:
+            raise KeyboardInterrupt
+        saved.append(record)
+        save(record, **more)  # type: ignore[arg-type]
+
+    table.journal.save = save_once  # type: ignore[method-assign,assignment]
+    table.orders[job_id] = Order(job_id, "run", 5.0, "engine", task=task)
+    with pytest.raises(KeyboardInterrupt):
+        table.converge()
+    table.die()
+    again = host.table()
+    again.order(job_id, task)
+    again.until(job_id, "running")
+    assert len(marked(job_id)) == 1
+    again.stop(job_id)
+    assert again.until(job_id, "ended").signal == signal.SIGTERM
+    again.die()
+
+
+def test_a_shim_killed_before_its_engine_ran_is_replaced(host: Host, table: Table) -> None:
+    job_id = new_id()
+    launch, count = table.jobs.spawner.launch, []
+
+    def kill_first(record: object, command: object) -> object:
+        child = launch(record, command)  # type: ignore[arg-type]
+        count.append(1)
+        if len(count) == 1 and child is not None:
+            child.process.kill()
+            child.process.wait()
+        return child
+
+    table.jobs.spawner.launch = kill_first  # type: ignore[method-assign,assignment]
+    table.order(job_id, host.task(host.engine(SLEEP)))
+    table.until(job_id, "running")
+    assert len(marked(job_id)) == 1 and len(count) in (1, 2)  # 1: it had been quicker than the kill
+
+
+def test_what_cannot_be_executed_is_refused(host: Host, table: Table) -> None:
+    broken = host.folder / "broken"
+    broken.write_text("#!/no/such/interpreter\n")
+    broken.chmod(0o755)
+    host.runtimes.append(broken)
+    job_id = new_id()
+    table.order(job_id, host.task(str(broken)))
+    status = table.until(job_id, "refused")
+    assert status.refusal == wire.Refusal(code="cannot_execute", params={"path": [str(broken)], "errno": "ENOENT"})
+
+
+def test_refusals_are_remembered(host: Host, table: Table) -> None:
+    job_id = new_id()
+    table.order(job_id, host.task("/bin/sh"))
+    status = table.until(job_id, "refused")
+    assert status.refusal is not None and status.refusal.code == "runtime_unknown"
+    table.die()
+    again = host.table()
+    again.order(job_id, host.task("/bin/sh"))
+    assert again.until(job_id, "refused").refusal == status.refusal
+    again.die()
+
+
+def test_too_many_jobs(host: Host, table: Table) -> None:
+    table.jobs.registry.config.__dict__["max_jobs"] = 1
+    first, second = new_id(), new_id()
+    task = host.task(host.engine(SLEEP))
+    table.order(first, task)
+    table.order(second, task)
+    status = table.until(second, "refused")
+    assert status.refusal == wire.Refusal(code="too_many_jobs", params={"limit": 1})
+
+
+def test_secrets_touch_no_disk(host: Host, table: Table) -> None:
+    job_id = new_id()
+    secret = "hf_very_secret_value"
+    table.order(job_id, host.task(host.engine(SLEEP), secret_env={"HF_TOKEN": secret}))
+    pid = table.until(job_id, "running").pid
+    assert secret.encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    found = [path for path in host.folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    assert found == [] and table.job(job_id).order is None
+    for path in host.job_folder(job_id).iterdir():
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_two_engines_get_two_ports(host: Host, table: Table) -> None:
+    ids = [new_id() for _ in range(3)]
+    executable = host.engine(SLEEP)
+    for job_id in ids:
+        table.order(job_id, host.task(executable))
+    assert len({table.until(job_id, "running").port for job_id in ids}) == 3
+
+
+def test_a_stop_asked_while_the_shim_is_frozen_before_the_engine(host: Host, table: Table) -> None:
+    job_id = new_id()
+    launch = table.jobs.spawner.launch
+
+    def freeze(record: object, command: object) -> object:
+        child = launch(record, command)  # type: ignore[arg-type]
+        assert child is not None
+        os.kill(child.process.pid, signal.SIGSTOP)
+        return child
+
+    table.jobs.spawner.launch = freeze  # type: ignore[method-assign,assignment]
+    table.order(job_id, host.task(host.engine(SLEEP)), grace_s=0.2)
+    table.stop(job_id, grace_s=0.2)
+    ended = table.until(job_id, "ended")
+    assert ended.stop_asked and not marked(job_id)
