@@ -45,7 +45,7 @@ class Actor:
         return cls(user.get_username(), user.pk, address, role, via, read_only, user)
 
     @classmethod
-    def of(cls, request: HttpRequest) -> Self:
+    def from_request(cls, request: HttpRequest) -> Self:
         """The signed-in user of a page, with the address that the request came from."""
         return cls.from_user(request.user, address=address_of(request), via="browser")
 

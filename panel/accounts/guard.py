@@ -49,7 +49,7 @@ def right(name: str) -> Callable[[View], View]:
 
 def check(request: HttpRequest, name: str) -> HttpResponseBase | None:
     """None when the person of this request holds the right, else the answer that says why not."""
-    actor = Actor.of(request)
+    actor = Actor.from_request(request)
     request.actor = actor  # type: ignore[attr-defined]  # the views' shorthand
     if can(actor, name):
         return None

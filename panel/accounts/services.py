@@ -85,13 +85,13 @@ def sign_in(request: HttpRequest, *, name: str, password: str) -> User:
         raise SignInFailed()
     with transaction.atomic():
         login(request, user)  # a new session key: one that someone planted before is worth nothing
-        audit.record("login", user, actor=Actor.of(request))
+        audit.record("login", user, actor=Actor.from_request(request))
     return user
 
 
 def sign_out(request: HttpRequest) -> None:
     """End this browser's session."""
-    actor = Actor.of(request)
+    actor = Actor.from_request(request)
     with transaction.atomic():
         logout(request)
         if actor.signed_in:
@@ -130,7 +130,7 @@ def _checked(request: HttpRequest, name: str, password: str) -> User | None:
 def change_password(request: HttpRequest, *, current: str, new: str) -> None:
     """Change one's own password; every other session of this person ends. Raises Invalid, SignInLocked or Busy."""
     user: Any = request.user
-    actor = require(Actor.of(request), "profile.own")
+    actor = require(Actor.from_request(request), "profile.own")
     if _checked(request, user.username, current) is None:
         raise Invalid({"current": _("This is not your present password.")})
     check_password(new, user)

@@ -1,0 +1,185 @@
+"""Pages of accounts: sign in, the first admin, one's own account and tokens."""
+
+import json
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse, QueryDict
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_POST
+
+from panel.accounts import services, tokens
+from panel.accounts.access import load_or_404
+from panel.accounts.actor import Actor
+from panel.accounts.forms import FirstAdminForm, PasswordForm, SignInForm, TokenForm
+from panel.accounts.guard import right
+from panel.accounts.models import ApiToken, User
+from panel.accounts.nextpage import safe_next
+from panel.core.errors import Invalid, PanelError
+from panel.core.pages import form_again, go, is_htmx, page, wants_json
+
+FIRST_DAYS = 90
+
+
+@sensitive_post_parameters("password")
+@never_cache
+@require_http_methods(["GET", "POST"])
+def sign_in(request: HttpRequest) -> HttpResponse:
+    onward = safe_next(request.POST.get("next") or request.GET.get("next"))
+    if request.user.is_authenticated:
+        return HttpResponseRedirect(onward)
+    form = SignInForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            services.sign_in(request, name=form.cleaned_data["name"], password=form.cleaned_data["password"])
+            return go(request, onward)
+        except PanelError as error:
+            return _sign_in_page(request, form, onward, error)
+    return _sign_in_page(request, form, onward, None)
+
+
+def _sign_in_page(request: HttpRequest, form: SignInForm, onward: str, error: PanelError | None) -> HttpResponse:
+    status = error.status if error else 422 if form.is_bound else 200
+    context = {"form": form, "next": onward, "error": error, "nobody_yet": not User.objects.exists()}
+    response = render(request, "accounts/login.html", context, status=status)
+    if isinstance(error, services.SignInLocked):
+        response.headers["Retry-After"] = str(error.wait_s)
+    return response
+
+
+@require_POST
+def sign_out(request: HttpRequest) -> HttpResponse:
+    services.sign_out(request)
+    return go(request, reverse("login"))
+
+
+@sensitive_post_parameters("password", "again")
+@never_cache
+@require_http_methods(["GET", "POST"])
+def first_admin(request: HttpRequest, secret: str) -> HttpResponse:
+    services.check_first_admin(secret)
+    form = FirstAdminForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            given = form.cleaned_data
+            services.create_first_admin(request, secret, name=given["name"], password=given["password"])
+            return go(request, safe_next(None))
+        except Invalid as error:
+            _put_errors(form, error)
+    return render(request, "accounts/first_admin.html", {"form": form}, status=422 if form.errors else 200)
+
+
+def _put_errors(form: Any, error: Invalid) -> None:
+    """The sentences of a service at the fields that they are about."""
+    for name, text in error.fields.items():
+        form.add_error(name if name in form.fields else None, text)
+
+
+# --- one's own account ------------------------------------------------------------------------------------------------
+
+
+def _profile(request: HttpRequest, **more: Any) -> dict[str, Any]:
+    return {
+        "section": "profile",
+        "password_form": PasswordForm(),
+        "token_form": TokenForm(initial={"days": FIRST_DAYS}),
+        "tokens": tokens.listed(request.user),
+        **more,
+    }
+
+
+@never_cache
+@require_http_methods(["GET"])
+@right("profile.own")
+def profile(request: HttpRequest) -> HttpResponse:
+    return page(request, "accounts/profile.html", _profile(request), parts=["tokens"])
+
+
+@sensitive_post_parameters()
+@never_cache
+@require_POST
+@right("profile.own")
+def password(request: HttpRequest) -> HttpResponse:
+    form = PasswordForm(request.POST)
+    if form.is_valid():
+        try:
+            services.change_password(request, current=form.cleaned_data["current"], new=form.cleaned_data["password"])
+        except Invalid as error:
+            _put_errors(form, error)
+        else:
+            messages.success(request, _("Password changed. Everywhere else you are signed out."))
+            return go(request, reverse("profile"))
+    return form_again(request, "accounts/profile.html", _profile(request, password_form=form))
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+@never_cache
+@require_POST
+@right("tokens.own")
+def token_create(request: HttpRequest) -> HttpResponse:
+    """Make a token and show it once: as JSON, as a fragment for htmx, or on the account's page."""
+    form = TokenForm(_token_values(request))
+    if form.is_valid():
+        try:
+            token, plaintext = services.create_token(
+                _person(request), form.cleaned_data["name"], actor=Actor.from_request(request),
+                days=form.cleaned_data["days"],
+            )  # fmt: skip
+            return _token_made(request, token, plaintext)
+        except Invalid as error:
+            _put_errors(form, error)
+    if wants_json(request):
+        raise Invalid({name: " ".join(map(str, texts)) for name, texts in form.errors.items()})
+    if is_htmx(request):
+        return render(request, "accounts/_token_form.html", {"token_form": form}, status=422)
+    return form_again(request, "accounts/profile.html", _profile(request, token_form=form))
+
+
+def _token_made(request: HttpRequest, token: ApiToken, plaintext: str) -> HttpResponse:
+    if wants_json(request):
+        ends = token.expires_at.isoformat() if token.expires_at else None
+        made = {"id": token.pk, "name": token.name, "prefix": token.prefix, "token": plaintext, "expires_at": ends}
+        return JsonResponse(made, status=201)
+    context = {"made": token, "plaintext": plaintext}
+    if is_htmx(request):
+        response = render(request, "accounts/_token.html", context)
+        response.headers["HX-Trigger"] = "tokens-changed"
+        return response
+    return render(request, "accounts/profile.html", _profile(request, **context))
+
+
+def _token_values(request: HttpRequest) -> dict[str, Any]:
+    """What was sent, as a form or as JSON. A token without a word about its end ends after 90 days."""
+    given: Any = request.POST
+    if request.content_type == "application/json":
+        try:
+            given = json.loads(request.body)
+        except ValueError as exc:
+            raise Invalid(message=_("This is no JSON.")) from exc
+        if not isinstance(given, dict):
+            raise Invalid(message=_("This is no JSON object."))
+    values = given.dict() if isinstance(given, QueryDict) else given
+    return {"days": FIRST_DAYS, **values}
+
+
+@require_POST
+@right("tokens.own")
+def token_revoke(request: HttpRequest, pk: int) -> HttpResponse:
+    token = load_or_404(ApiToken.objects.filter(user=_person(request)), request.user, pk=pk)
+    services.revoke_token(token, actor=Actor.from_request(request))
+    if wants_json(request):
+        return JsonResponse({"id": token.pk, "revoked": True})
+    if is_htmx(request):
+        return render(request, "accounts/profile.html#tokens", _profile(request))
+    messages.success(request, _("The token “%(name)s” opens nothing any more.") % {"name": token.name})
+    return go(request, reverse("profile"))
+
+
+def _person(request: HttpRequest) -> Any:
+    return request.user

@@ -1,0 +1,207 @@
+"""A record as a sentence in the reader's language. A verb without a sentence is shown as it is, never hidden.
+
+A room adds its verbs here; tests/audit/test_wording.py finds a verb that is recorded and has no sentence.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import NoReverseMatch, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _now
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
+
+from panel.audit.models import Event, Outcome
+
+SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A choice of the filter "What": its words, and how the verbs of it begin."""
+
+    label: Any
+    verbs: tuple[str, ...]
+
+
+KINDS = {
+    "runs": Kind(
+        _("Starts and stops"),
+        ("run.", "deployment.started", "deployment.stopped", "deployment.restarted", "deployments.operate"),
+    ),
+    "settings": Kind(_("Settings changed"), ("deployment.created", "deployment.edited", "deployment.deleted")),
+    "models": Kind(_("Models"), ("model", "root.", "artifact.", "download.")),
+    "hosts": Kind(_("Hosts"), ("host", "runtime", "job.")),
+    "access": Kind(_("Access"), ("login", "logout", "token", "user", "password", "first_admin", "profile", "audit")),
+}
+
+# {actor} and {target} become bold names; a translation may put them in any order.
+SENTENCES: dict[str, Any] = {
+    "login": _("{actor} signed in"),
+    "logout": _("{actor} signed out"),
+    "login.failed": _("{actor} gave a wrong name or password"),
+    "login.locked": _("{actor} tried too many passwords and has to wait"),
+    "password.changed": _("{actor} changed the password of {target}"),
+    "first_admin.link_made": _("{actor} made the link for the first admin"),
+    "first_admin.created": _("{target} became the first admin"),
+    "user.created": _("{actor} made the account {target}"),
+    "token.created": _("{actor} made the token {target}"),
+    "token.revoked": _("{actor} revoked the token {target}"),
+    "deployment.created": _("{actor} created {target}"),
+    "deployment.edited": _("{actor} changed {target}"),
+    "deployment.started": _("{actor} started {target}"),
+    "deployment.stopped": _("{actor} stopped {target}"),
+    "deployment.restarted": _("{actor} restarted {target}"),
+    "deployment.deleted": _("{actor} deleted {target}"),
+    "run.ready": _("{target} is ready and answered a test question"),
+    "run.failed": _("{target} failed"),
+    "run.stopped": _("{target} has stopped"),
+    "run.lost": _("{actor} lost contact with {target}"),
+    "host.joined": _("The host {target} joined"),
+    "host.lost": _("{actor} lost contact with {target}"),
+    "host.back": _("The host {target} is back"),
+    "host.engines_searched": _("{actor} looked for engines on {target}"),
+    "host.engine_named": _("{actor} named an engine on {target}"),
+    "host.models_searched": _("{actor} looked for models on {target}"),
+    "host.folder_added": _("{actor} added a model folder on {target}"),
+    "host.folder_removed": _("{actor} removed a model folder from {target}"),
+}
+
+# What was tried, by the right that was missing.
+REFUSED: dict[str, Any] = {
+    "deployments.view": _("{actor} tried to see deployments and was refused"),
+    "deployments.create": _("{actor} tried to create a deployment and was refused"),
+    "deployments.edit": _("{actor} tried to change a deployment and was refused"),
+    "deployments.operate": _("{actor} tried to start or stop a deployment and was refused"),
+    "deployments.delete": _("{actor} tried to delete a deployment and was refused"),
+    "deployments.try": _("{actor} tried to ask a model and was refused"),
+    "models.view": _("{actor} tried to see the models and was refused"),
+    "models.scan": _("{actor} tried to look for models and was refused"),
+    "models.download": _("{actor} tried to download a model and was refused"),
+    "models.roots": _("{actor} tried to change the model folders and was refused"),
+    "models.trust": _("{actor} tried to let a model run its own code and was refused"),
+    "models.delete": _("{actor} tried to delete a model and was refused"),
+    "hosts.view": _("{actor} tried to see the hosts and was refused"),
+    "hosts.manage": _("{actor} tried to change a host and was refused"),
+    "runtimes.view": _("{actor} tried to see the engines and was refused"),
+    "runtimes.manage": _("{actor} tried to change an engine and was refused"),
+    "audit.view": _("{actor} tried to see this record and was refused"),
+    "audit.export": _("{actor} tried to export this record and was refused"),
+    "tokens.own": _("{actor} tried to make or revoke a token and was refused"),
+    "tokens.manage": _("{actor} tried to change the token of someone else and was refused"),
+    "profile.own": _("{actor} tried to change an account and was refused"),
+    "users.manage": _("{actor} tried to change the people of this panel and was refused"),
+    "settings.manage": _("{actor} tried to change the settings and was refused"),
+}
+
+# Words for what changed; a name that is not here is shown as it is.
+NAMES: dict[str, Any] = {
+    "desired": _("Wanted"),
+    "role": _("Role"),
+    "name": _("Name"),
+    "executables": _("Engines named by hand"),
+    "gpu_memory_utilization": _("Share of GPU memory"),
+    "max_model_len": _("Longest conversation"),
+    "max_num_seqs": _("Requests at once"),
+    "dtype": _("Number format"),
+}
+# Where a target is shown: kind → (name of the address, whether it takes the id).
+PLACES = {
+    "deployment": ("deployment", True),
+    "run": ("run", True),
+    "host": ("hosts", False),
+    "catalogmodel": ("model", True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    name: Any
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record, ready for the page."""
+
+    event: Event
+    who: str
+    by_system: bool
+    sentence: SafeString
+    detail: str
+    changes: list[Change]
+
+
+def entry(event: Event) -> Entry:
+    by_system = event.actor == SYSTEM and event.actor_id is None
+    who = "Berth" if by_system else event.actor or _now("Someone who is not signed in")
+    return Entry(
+        event=event,
+        who=who,
+        by_system=by_system,
+        sentence=sentence(event, who),
+        detail=" · ".join(_details(event)),
+        changes=_changes(event),
+    )
+
+
+def sentence(event: Event, who: str) -> SafeString:
+    """What happened. Names are escaped: they are what people typed."""
+    text = (REFUSED if event.outcome == Outcome.DENIED else {}).get(event.verb) or SENTENCES.get(event.verb)
+    actor = format_html("<b>{}</b>", who)
+    if text is None:
+        return format_html("{} {} {}", actor, format_html('<span class="mono">{}</span>', event.verb), _target(event))
+    return format_html(str(text), actor=actor, target=_target(event))
+
+
+def _target(event: Event) -> SafeString:
+    if not event.target:
+        return format_html("{}", "")
+    place, takes_id = PLACES.get(event.target_kind, ("", False))
+    try:
+        url = reverse(place, args=[event.target_id] if takes_id else []) if place else ""
+    except NoReverseMatch:
+        url = ""
+    if url and not event.verb.endswith(".deleted"):
+        return format_html('<a href="{}">{}</a>', url, event.target)
+    return format_html("<b>{}</b>", event.target)
+
+
+def _details(event: Event) -> list[str]:
+    facts = dict(event.facts)
+    via = str(facts.pop("via", ""))
+    words = {"browser": pgettext_lazy("way in", "browser"), "shell": pgettext_lazy("way in", "command line")}
+    way = str(words.get(via, "")) or (_now("token “%(name)s”") % {"name": via[6:]} if via.startswith("token ") else via)
+    parts = [", ".join(part for part in (way, event.address) if part)]
+    if event.outcome == Outcome.DENIED and event.target:
+        parts.append(event.target)
+    if event.count > 1:
+        parts.append(_now("%(n)s times in this minute") % {"n": f"{event.count:,}"})
+    parts += [f"{NAMES.get(name, name.replace('_', ' '))}: {_short(value)}" for name, value in facts.items()]
+    return [part for part in parts if part]
+
+
+def _changes(event: Event) -> list[Change]:
+    before, after = _mapping(event.before), _mapping(event.after)
+    names = [*before, *(name for name in after if name not in before)]
+    return [Change(NAMES.get(name, name), _short(before.get(name)), _short(after.get(name))) for name in names]
+
+
+def _mapping(document: Any) -> dict[str, Any]:
+    return document if isinstance(document, dict) else {}
+
+
+def _short(value: Any) -> str:
+    """A value as people read it."""
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, bool):
+        return _now("yes") if value else _now("no")
+    if isinstance(value, list):
+        return ", ".join(_short(item) for item in value) or "–"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_short(item)}" for name, item in value.items()) or "–"
+    return str(value)
