@@ -50,6 +50,26 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
         cursor.execute("ALTER TABLE audit_event DISABLE TRIGGER audit_no_truncate")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _tables_can_be_emptied() -> Iterator[None]:
+    """The record of acts refuses TRUNCATE, with which Django empties all tables after a `transactional_db` test."""
+    from django.db.backends.postgresql.operations import DatabaseOperations
+
+    original = DatabaseOperations.sql_flush
+    patch = pytest.MonkeyPatch()
+
+    def sql_flush(self: Any, style: Any, tables: Any, **options: Any) -> list[str]:
+        statements = original(self, style, tables, **options)
+        if "audit_event" not in tables or not statements:
+            return statements
+        off, on = (f"ALTER TABLE audit_event {word} TRIGGER audit_no_truncate" for word in ("DISABLE", "ENABLE"))
+        return [off, *statements, on]
+
+    patch.setattr(DatabaseOperations, "sql_flush", sql_flush)
+    yield
+    patch.undo()
+
+
 @pytest.fixture
 def broker(servers: Servers) -> Iterator[Any]:
     """An empty Valkey, as a redis.Redis that is closed at the end."""

@@ -11,7 +11,7 @@ TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
 
 
 def test_the_menu_leads_somewhere() -> None:
-    for name in ("deployments", "models", "hosts", "activity", "login", "logout", "account", "preferences"):
+    for name in ("deployments", "models", "hosts", "activity", "login", "logout", "profile", "preferences"):
         try:
             reverse(name)
         except NoReverseMatch:
