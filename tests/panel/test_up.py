@@ -1,0 +1,240 @@
+"""`manage.py up`, `down` and `doctor` as people run them: real processes in a folder of their own."""
+
+import contextlib
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.integration
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Panel:
+    """A panel in its own folder; `env` is what a person would have set."""
+
+    def __init__(self, data: Path, port: int) -> None:
+        kept = {
+            key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "DATABASE_", "REDIS_"))
+        }
+        self.env = {
+            **kept,
+            "DJANGO_SETTINGS_MODULE": "panel.settings",
+            "BERTH_DATA": str(data),
+            "BERTH_BIND": f"127.0.0.1:{port}",
+        }
+        self.data, self.port = data, port
+        self.process: subprocess.Popen[bytes] | None = None
+        self.out = data.parent / "up.out"
+
+    def manage(self, *args: str, timeout: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "manage.py", *args]
+        return subprocess.run(
+            argv, cwd=ROOT, env={**self.env, **env}, capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+    def up(self) -> "Panel":
+        with self.out.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "manage.py", "up"], cwd=ROOT, env=self.env, stdout=out, stderr=out
+            )
+        self.until(lambda: "Ctrl-C stops it" in self.said() or self.process.poll() is not None, 60)
+        assert self.process.poll() is None, self.said()
+        return self
+
+    def said(self) -> str:
+        return self.out.read_text()
+
+    def until(self, condition: Callable[[], object], seconds: float = 30) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.05)
+
+    def get(self, path: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    def part(self, word: str) -> psutil.Process:
+        found = [child for child in self.tree() if word in " ".join(child.cmdline())]
+        assert len(found) == 1, f"{word}: {found}"
+        return found[0]
+
+    def tree(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def end(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(60)
+
+
+@pytest.fixture
+def panel(tmp_path: Path) -> Iterator[Panel]:
+    one = Panel(tmp_path / "data", free_port())
+    yield one
+    one.end()
+
+
+def test_one_command_brings_everything_and_term_takes_it_away(panel: Panel) -> None:
+    panel.up()
+    assert f"http://localhost:{panel.port}" in panel.said()
+    link = re.search(r"Create the first admin.*?http://localhost:\d+(/\S+)", panel.said())
+    assert link, panel.said()
+    assert panel.get(link[1]) == 200
+    assert panel.get("/healthz") == 200
+    for word in ("uvicorn", "-Q loop", "-Q probe", "panel.fleet.agent", "valkey-server", "postgres -D"):
+        panel.part(word)
+    assert not [
+        listening
+        for child in panel.tree()
+        for listening in child.net_connections("tcp")
+        if listening.status == psutil.CONN_LISTEN and listening.laddr.ip not in ("127.0.0.1", "::1")
+    ]
+    doctor = panel.manage("doctor")
+    panel.until(lambda: "✗" not in panel.manage("doctor").stdout, 30)  # the agent's first report takes a moment
+    assert "PostgreSQL" in doctor.stdout
+    children = panel.tree()
+    panel.process.send_signal(signal.SIGTERM)
+    assert panel.process.wait(30) == 0, panel.said()
+    assert "Stopped." in panel.said()
+    assert not [child for child in children if child.is_running()]
+
+
+def test_a_dead_part_is_started_again_with_a_sentence(panel: Panel) -> None:
+    panel.up()
+    web = panel.part("uvicorn")
+    web.kill()
+    panel.until(lambda: "web ended (signal SIGKILL)" in panel.said())
+
+    def back() -> bool:
+        with contextlib.suppress(OSError):
+            return panel.get("/healthz") == 200
+        return False
+
+    panel.until(back)
+    assert panel.part("uvicorn").pid != web.pid
+
+
+def test_killed_it_leaves_nothing_behind_and_starts_again(panel: Panel) -> None:
+    panel.up()
+    children = panel.tree()
+    panel.process.kill()
+    panel.process.wait()
+    panel.until(lambda: not [child for child in children if child.is_running()])
+    panel.out.unlink()
+    panel.up()
+    assert panel.get("/healthz") == 200
+
+
+def test_a_second_up_names_the_first(panel: Panel) -> None:
+    panel.up()
+    second = panel.manage("up")
+    assert second.returncode == 1
+    assert f"process {panel.process.pid}" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_down_stops_it(panel: Panel) -> None:
+    panel.up()
+    down = panel.manage("down", timeout=120)
+    assert down.returncode == 0, down.stderr
+    assert panel.process.wait(10) == 0
+    assert "Berth does not run" in panel.manage("down").stdout
+
+
+def test_a_database_from_the_future(panel: Panel) -> None:
+    """Both `up` and `migrate` by hand say so and touch nothing."""
+    from panel.embedded import Embedded
+
+    panel.up().end()
+    with Embedded(panel.data) as servers:
+        import psycopg
+
+        with psycopg.connect(servers.postgres.url()) as connection:
+            connection.execute(
+                "INSERT INTO django_migrations (app, name, applied) VALUES ('fleet', '0999_later', now())"
+            )
+        by_hand = panel.manage("migrate")
+    for answer in (by_hand, panel.manage("up")):
+        assert answer.returncode == 1
+        assert "newer Berth" in answer.stderr
+        assert "fleet.0999_later" in answer.stderr
+        assert "Traceback" not in answer.stderr
+
+
+def test_a_database_of_something_else(panel: Panel) -> None:
+    from panel.embedded import Embedded
+
+    with Embedded(panel.data) as servers:
+        import psycopg
+
+        with psycopg.connect(servers.postgres.url()) as connection:
+            connection.execute("CREATE TABLE fleet_host (surprise int)")
+    answer = panel.manage("up")
+    assert answer.returncode == 1
+    assert "not in a state that Berth knows" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+NOWHERE = "127.0.0.1:1"  # nothing listens on port 1
+
+
+@pytest.mark.parametrize(
+    ("env", "sentence"),
+    [
+        ({"BERTH_BIND": "host.example:80"}, "BERTH_BIND='host.example:80' is not an address and a port"),
+        ({"BERTH_BIND": "192.0.2.1:8080"}, "This machine has no address 192.0.2.1:8080"),
+        ({"DATABASE_URL": "sqlite:///x"}, "PostgreSQL only"),
+        ({"DATABASE_URL": f"postgresql://u@{NOWHERE}/x"}, "The database does not answer: "),
+        ({"REDIS_URL": f"redis://{NOWHERE}"}, "The broker does not answer: "),
+        ({"BERTH_TICK_S": "soon"}, "BERTH_TICK_S='soon' is not a number"),
+    ],
+)
+def test_what_cannot_work_is_one_sentence(panel: Panel, env: dict[str, str], sentence: str) -> None:
+    for command in ("up", "doctor"):
+        answer = panel.manage(command, **env)
+        assert answer.returncode == 1
+        assert sentence in answer.stdout + answer.stderr
+        assert "Traceback" not in answer.stderr
+
+
+def test_a_taken_port_names_who_has_it(panel: Panel) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", panel.port))
+        taken.listen()
+        for command in ("up", "doctor"):
+            answer = panel.manage(command)
+            said = answer.stdout + answer.stderr
+            assert answer.returncode == 1
+            assert f"127.0.0.1:{panel.port} is taken" in said
+            assert f"BERTH_BIND=127.0.0.1:{panel.port + 1}" in said
+            assert f"process {os.getpid()}" in said
+
+
+def test_an_unusable_folder(panel: Panel) -> None:
+    panel.data.write_text("a file")
+    for command in ("up", "doctor", "migrate"):
+        answer = panel.manage(command)
+        assert answer.returncode == 1
+        assert "BERTH_DATA" in answer.stderr
+        assert "Traceback" not in answer.stderr
