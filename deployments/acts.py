@@ -231,22 +231,17 @@ def end_with(claim: Claim, row: Deployment, to: State, reason: dict[str, Any]) -
 
 def _explain(run: Run, status: dict[str, Any]) -> failure.Ending:
     """The first form of a diagnosis: how it ended, how far it got, the first error block of its log."""
-    parts: list[bytes] = []
-    if run.job is not None:
-        size = 0
-        for part in logstore.read_all(run.job_id):
-            parts.append(part.data)
-            size += len(part.data)
-            if size > failure.MAX_LOG_BYTES:
-                break
+    newest = logstore.tail_offset(run.job_id, failure.MAX_LOG_BYTES) if run.job is not None else 0
+    parts = logstore.read_all(run.job_id, newest) if run.job is not None else ()
     return failure.explain(
-        log=b"".join(parts),
+        log=b"".join(part.data for part in parts),
         phases=run.phases,
         exit_code=status.get("exit_code"),
         signal=status.get("signal"),
         refusal=status.get("refusal"),
         own_reason=run.reason,
         probe=run.probe.get("last"),
+        was_ready=run.ready_at is not None,
     )
 
 

@@ -15,6 +15,7 @@ urlpatterns = [
     path("healthz", healthz),
     path("preferences", pages.preferences, name="preferences"),
     path("", include("deployments.urls")),
+    path("", include("models_catalog.urls")),
     path("", include("panel.fleet.urls")),
     path("", include("panel.accounts.urls")),
     path("agent/v1/", include("panel.fleet.link")),

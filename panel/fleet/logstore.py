@@ -6,6 +6,7 @@ An append is decided by one guarded update on `size`, so that a repeated or late
 
 import contextlib
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from django.conf import settings
@@ -119,9 +120,8 @@ def read(job_id: uuid.UUID, offset: int, limit: int = MAX_READ) -> Part:
     return Part(position, bytes(row.tail)[position - tail_start :][:limit], gap, row.size)
 
 
-def read_all(job_id: uuid.UUID):
-    """The whole stored log in parts, for downloads; gaps are told by each part."""
-    offset = 0
+def read_all(job_id: uuid.UUID, offset: int = 0) -> Iterator[Part]:
+    """The stored log from `offset` to its end in parts; gaps are told by each part."""
     while True:
         part = read(job_id, offset)
         if not part.data:

@@ -7,7 +7,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from panel.fleet import live, logstore, signals, wire
+from panel.fleet import live, logstore, services, signals, wire
 from panel.fleet.models import Gpu, Host, Job, JobLog
 
 OVER = ("ended", "refused")
@@ -122,4 +122,6 @@ def take_result(host: Host, job_id: uuid.UUID, result: wire.JobResult) -> None:
     """Keep the result of a finished job, once. Raises Job.DoesNotExist for a job of another host."""
     job = host.jobs.get(pk=job_id)
     if Job.objects.filter(pk=job.pk, result__isnull=True).update(result=result.model_dump(mode="json")):
+        if job.kind == "runtimes":
+            services.take_runtimes(host, result)
         signals.job_changed.send_robust(sender=Job, job_id=job.pk, kind=job.kind, state="ended", log_grew=False)

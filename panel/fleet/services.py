@@ -261,19 +261,17 @@ def mark_lost_hosts() -> list[int]:
     return lost
 
 
-def take_runtimes(job: Job) -> None:
+@transaction.atomic
+def take_runtimes(host: Host, result: wire.JobResult) -> None:
     """Write the engines that a discovery found; ones not found any more stay, marked as not present."""
-    result = wire.JobResult.model_validate(job.result or {})
     seen = []
     for item in result.items:
         found = wire.FoundRuntime.model_validate(item)
-        values = found.model_dump(mode="json", exclude={"engine", "executable"})
+        values = found.model_dump(mode="json", exclude={"executable"})
         row, _made = Runtime.objects.update_or_create(
-            host_id=job.host_id,
-            executable=found.executable,
-            defaults={**values, "engine": found.engine, "present": True},
+            host=host, executable=found.executable, defaults={**values, "present": True}
         )
         seen.append(row.pk)
     if result.refusal is None:
-        Runtime.objects.filter(host_id=job.host_id).exclude(pk__in=seen).update(present=False)
+        Runtime.objects.filter(host=host).exclude(pk__in=seen).update(present=False)
     live.publish_on_commit(live.HOSTS)

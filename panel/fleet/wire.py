@@ -238,7 +238,10 @@ class FoundRuntime(Message):
 
 
 class ScannedModel(Message):
-    """One model on the host's disk: `facts` is models_catalog.facts.ModelFacts as a dict."""
+    """One model on the host's disk: `facts` is models_catalog.facts.ModelFacts as a dict.
+
+    An item of format "folder" stands for a scanned folder itself, with the problems met there.
+    """
 
     path: str  # folder (Hugging Face) or file (GGUF)
     root: str  # the scanned folder it was found under

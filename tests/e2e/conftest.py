@@ -12,7 +12,7 @@ from tests.servers import Servers
 
 @pytest.fixture(scope="module")
 def stack(
-    servers: Servers, django_db_setup: None, django_db_blocker: Any, tmp_path_factory: pytest.TempPathFactory
+    servers: Servers, django_test_environment: None, django_db_blocker: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     """Web, worker and agent with a fake vLLM; models are put into `stack.models` by the tests."""
     with django_db_blocker.unblock(), running(servers, tmp_path_factory.mktemp("berth")) as berth:

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import psutil
 from django.conf import settings as django_settings
+from django.core.management import call_command
 from django.db import connections
 
 from tests.servers import Servers
@@ -220,14 +221,14 @@ class Stack:
 
 @contextmanager
 def running(servers: Servers, folder: Path, **kwargs: Any) -> Iterator[Stack]:
-    """A stack on a copy of the migrated test database; this process's ORM works on that copy meanwhile."""
+    """A stack on a new database of its own; this process's ORM works on that one meanwhile."""
     connection = connections["default"]
-    template = connection.settings_dict["NAME"]
+    before = connection.settings_dict["NAME"]
     name = f"stack_{os.getpid()}_{folder.name.replace('-', '_')}"[:60].lower()
-    _admin(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
-    connections.close_all()
+    _admin(f'CREATE DATABASE "{name}"')
     connection.settings_dict["NAME"] = django_settings.DATABASES["default"]["NAME"] = name
     try:
+        call_command("migrate", verbosity=0)
         stack = Stack(servers, folder, **kwargs)
         try:
             yield stack
@@ -236,7 +237,7 @@ def running(servers: Servers, folder: Path, **kwargs: Any) -> Iterator[Stack]:
     finally:
         connections.close_all()
         _close_pool()
-        connection.settings_dict["NAME"] = django_settings.DATABASES["default"]["NAME"] = template
+        connection.settings_dict["NAME"] = django_settings.DATABASES["default"]["NAME"] = before
         _admin(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
