@@ -32,7 +32,6 @@ BLOCKING = frozenset(
         "not_gguf",
         "projector_only",  # the image part of another model
         "quantisation_not_in_weights",
-        "tensors_missing",
         "trailing_bytes",
         "truncated",
         "unreadable_name",

@@ -1,0 +1,145 @@
+"""Reads for the catalog's pages: a number of queries that does not grow with the rows."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Exists, Max, OuterRef, Prefetch, Q, QuerySet
+
+from models_catalog.models import Artifact, CatalogModel, Copy, ScannedRoot
+from models_catalog.record import WHOLE
+from models_catalog.services import OVER, roots_of
+from panel.core.errors import NotFound
+from panel.fleet.models import Host, Job, Runtime
+
+SHOW = ("", "whole", "problems", "gguf", "embed", "gone")
+SORTS = {"name": ["name"], "size": ["-size", "name"], "new": ["-created_at", "name"]}
+MAX_WORDS = 5
+
+
+def _artifacts(**filters: Any) -> QuerySet[Artifact]:
+    return Artifact.objects.filter(model=OuterRef("pk"), **filters)
+
+
+def _copies(**filters: Any) -> QuerySet[Copy]:
+    return Copy.objects.filter(artifact__model=OuterRef("pk"), **filters)
+
+
+def listed(*, show: str = "", text: str = "", host: str = "", sort: str = "") -> QuerySet[CatalogModel]:
+    """Models with their artifacts, copies and hosts. Models without files anywhere show only under "gone"."""
+    there = _copies(present=True)
+    rows = CatalogModel.objects.filter(~Exists(there) & Exists(_copies()) if show == "gone" else Exists(there))
+    if show == "whole":
+        rows = rows.filter(Exists(_copies(present=True, usable=True)))
+    elif show == "problems":
+        rows = rows.filter(Exists(_copies(present=True, usable=False)))
+    elif show == "gguf":
+        rows = rows.filter(Exists(_copies(present=True, artifact__format="gguf")))
+    elif show == "embed":
+        rows = rows.filter(Exists(_artifacts(facts__tasks__contains=["embed"])))
+    if host:
+        rows = rows.filter(Exists(_copies(present=True, host__name=host)))
+    for word in text.split()[:MAX_WORDS]:
+        rows = rows.filter(
+            Q(name__icontains=word)
+            | Exists(_artifacts(label__icontains=word))
+            | Exists(_artifacts(facts__architectures__icontains=word))
+            | Exists(_copies(path__icontains=word))
+            | Exists(_copies(host__name__icontains=word))
+        )
+    rows = rows.annotate(size=Max("artifacts__size_bytes"))
+    return rows.order_by(*SORTS.get(sort, SORTS["name"])).prefetch_related(*_whole())
+
+
+def _whole() -> list[Any]:
+    copies = Copy.objects.select_related("host").order_by("host__name", "path")
+    artifacts = Artifact.objects.select_related("model").prefetch_related(Prefetch("copies", copies))
+    return [Prefetch("artifacts", artifacts)]
+
+
+def one(pk: int) -> CatalogModel:
+    """A model with all that its page shows. Raises NotFound."""
+    row = CatalogModel.objects.prefetch_related(*_whole()).filter(pk=pk).first()
+    if row is None:
+        raise NotFound
+    return row
+
+
+def engines() -> list[Runtime]:
+    """The engines that are there and work, on all hosts."""
+    return list(Runtime.objects.filter(present=True, refusal__isnull=True))
+
+
+def any_model() -> bool:
+    return CatalogModel.objects.exists()
+
+
+def host(pk: int) -> Host:
+    """Raises NotFound."""
+    row = Host.objects.filter(pk=pk).first()
+    if row is None:
+        raise NotFound
+    return row
+
+
+@dataclass(frozen=True)
+class FolderView:
+    """A folder that is searched; `added` by an admin, else taken by the agent itself."""
+
+    path: str
+    added: bool
+    models: int
+    problems: list[dict[str, Any]]
+    scanned_at: datetime | None
+
+
+@dataclass(frozen=True)
+class HostView:
+    """A host with its folders, what the newest scan as a whole said, and the scan that runs."""
+
+    host: Host
+    folders: list[FolderView]
+    problems: list[dict[str, Any]]
+    scanned_at: datetime | None
+    scan: Job | None
+    models: int
+    bytes: int
+
+
+def hosts() -> list[HostView]:
+    """All hosts, in five queries."""
+    rows = list(Host.objects.order_by("name"))
+    scanned: dict[int, dict[str, ScannedRoot]] = {}
+    for root in ScannedRoot.objects.all():
+        scanned.setdefault(root.host_id, {})[root.path] = root
+    copies: dict[int, list[tuple[str, int]]] = {}
+    for host_id, path, size in Copy.objects.filter(present=True).values_list("host_id", "path", "artifact__size_bytes"):
+        copies.setdefault(host_id, []).append((path, size))
+    scans = {job.host_id: job for job in _running_scans()}
+    return [_host_view(row, scanned.get(row.pk, {}), copies.get(row.pk, []), scans.get(row.pk)) for row in rows]
+
+
+def _running_scans() -> QuerySet[Job]:
+    return Job.objects.filter(kind="scan", open=True, desired="run").exclude(state__in=OVER).order_by("created_at")
+
+
+def _host_view(
+    host: Host, scanned: dict[str, ScannedRoot], copies: list[tuple[str, int]], scan: Job | None
+) -> HostView:
+    folders = []
+    for path in dict.fromkeys([*roots_of(host), *(path for path in scanned if path != WHOLE)]):
+        root = scanned.get(path)
+        below = path.rstrip("/") + "/"
+        count = sum(place == path or place.startswith(below) for place, _ in copies)
+        at, problems = (root.scanned_at, root.problems) if root else (None, [])
+        folders.append(FolderView(path, path in host.model_roots, count, problems, at))
+    whole = scanned.get(WHOLE)
+    return HostView(
+        host=host,
+        folders=folders,
+        problems=whole.problems if whole else [],
+        scanned_at=whole.scanned_at if whole else None,
+        scan=scan,
+        models=len(copies),
+        bytes=sum(size for _, size in copies),
+    )

@@ -1,0 +1,50 @@
+"""Whether a model can be deployed now, and if not, why. Reads rows that its caller loaded; asks nothing itself."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from models_catalog.facts import Problem
+from models_catalog.models import Artifact, Copy
+from panel.fleet.models import Runtime
+
+
+def obstacles(artifact: Artifact, copies: Iterable[Copy], runtimes: Iterable[Runtime]) -> list[dict[str, Any]]:
+    """Reasons as {code, params}; an empty list means that it can be deployed.
+
+    `copies` are the artifact's copies, `runtimes` the engines of all hosts that are present and work.
+    """
+    there = [copy for copy in copies if copy.present]
+    if not there:
+        return [{"code": "no_copy", "params": {}}]
+    whole = [copy for copy in there if copy.usable]
+    if not whole:
+        best = min(there, key=lambda copy: len(copy.problems))
+        known = [problem for problem in best.problems if Problem.model_validate(problem).blocking]
+        return known or best.problems or [{"code": "not_usable", "params": {}}]
+    reasons = []
+    if not artifact.facts.get("tasks"):
+        params = {"architecture": ", ".join(artifact.facts.get("architectures", [])[:1])}
+        reasons.append({"code": "unknown_task", "params": params})
+    if artifact.facts.get("needs_remote_code") and not artifact.model.allow_remote_code:
+        reasons.append({"code": "code_not_allowed", "params": {}})
+    return reasons or _engine_reasons(artifact, whole, list(runtimes))
+
+
+def _engine_reasons(artifact: Artifact, copies: list[Copy], runtimes: list[Runtime]) -> list[dict[str, Any]]:
+    if artifact.format == "gguf":
+        copies = [copy for copy in copies if copy.extra.get("config_beside")]
+        if not copies:
+            return [{"code": "gguf_needs_config", "params": {}}]
+    hosts = {copy.host_id: copy.host.name for copy in copies}
+    here = [runtime for runtime in runtimes if runtime.host_id in hosts and runtime.engine == "vllm"]
+    params = {"hosts": sorted(hosts.values())}
+    if not here:
+        return [{"code": "no_engine", "params": params}]
+    if artifact.format == "gguf" and not any(reads_gguf(runtime) for runtime in here):
+        return [{"code": "gguf_needs_plugin", "params": params}]
+    return []
+
+
+def reads_gguf(runtime: Runtime) -> bool:
+    """vLLM serves GGUF files through a plugin whose kernels need a GPU."""
+    return runtime.device != "cpu" and any("gguf" in str(plugin).lower() for plugin in runtime.plugins)

@@ -1,0 +1,128 @@
+"""The catalog's pages: load, call, render."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_GET, require_POST
+
+from models_catalog import contexts, events, queries, services
+from models_catalog.forms import FolderForm
+from panel.accounts.access import can
+from panel.accounts.guard import right
+from panel.core import sse
+from panel.core.errors import Conflict, Invalid
+from panel.core.pages import form_again, go, page, slice_of
+from panel.fleet import live
+
+PAGE = 50
+
+
+def _rights(request: HttpRequest) -> dict[str, bool]:
+    actor = request.actor  # type: ignore[attr-defined]  # set by `right`
+    return {
+        "may_scan": can(actor, "models.scan"),
+        "may_roots": can(actor, "models.roots"),
+        "may_trust": can(actor, "models.trust"),
+        "may_deploy": can(actor, "deployments.create"),
+    }
+
+
+def _list_context(request: HttpRequest, form: FolderForm | None = None) -> dict[str, Any]:
+    asked = {name: request.GET.get(name, "")[:100] for name in ("show", "q", "host", "sort")}
+    found = slice_of(
+        request,
+        queries.listed(show=asked["show"], text=asked["q"], host=asked["host"], sort=asked["sort"]),
+        size=PAGE,
+    )
+    hosts = contexts.folders()
+    return {
+        "section": "models",
+        **_rights(request),
+        "asked": asked,
+        "chips": contexts.chips(asked["show"]),
+        "page": found,
+        "rows": contexts.rows(found),
+        "hosts": hosts,
+        "moving": any(host["view"].scan for host in hosts),
+        "any": bool(len(found)) or queries.any_model(),
+        "form": form or FolderForm(),
+    }
+
+
+@require_GET
+@right("models.view")
+def index(request: HttpRequest) -> HttpResponse:
+    return page(request, "models_catalog/list.html", _list_context(request), parts=["rows", "folders"])
+
+
+@require_GET
+@right("models.view")
+def catalog_live(request: HttpRequest) -> StreamingHttpResponse:
+    """News of the catalog and the hosts."""
+    return sse.stream(request, [events.ALL, live.HOSTS])
+
+
+@require_GET
+@right("models.view")
+def model(request: HttpRequest, pk: int) -> HttpResponse:
+    context = {"section": "models", **_rights(request), **contexts.model_page(queries.one(pk))}
+    return page(request, "models_catalog/detail.html", context, parts=["body"])
+
+
+@require_POST
+@right("models.scan")
+def scan(request: HttpRequest) -> HttpResponse:
+    """Look for models on one host (`host`) or on all."""
+    pk = request.POST.get("host", "")
+    hosts = [queries.host(int(pk))] if pk.isdecimal() and len(pk) < 10 else [view.host for view in queries.hosts()]
+    for host in hosts:
+        try:
+            services.request_scan(host, actor=request.actor)  # type: ignore[attr-defined]  # set by `right`
+        except Conflict as exc:
+            messages.warning(request, f"{exc.text} {exc.hint_text}")
+        else:
+            messages.info(request, _("Looking for models on %(host)s.") % {"host": host.name})
+    back = request.POST.get("model", "")
+    return go(request, reverse("model", args=[int(back)]) if back.isdecimal() and len(back) < 10 else reverse("models"))
+
+
+@require_POST
+@right("models.roots")
+def add_folder(request: HttpRequest) -> HttpResponse:
+    form = FolderForm(request.POST)
+    if form.is_valid():
+        host, path = form.cleaned_data["host"], form.cleaned_data["path"]
+        try:
+            services.add_root(host, path, actor=request.actor)  # type: ignore[attr-defined]  # set by `right`
+        except Invalid as exc:
+            form.add_error("path", exc.fields["path"])
+        except Conflict as exc:
+            form.add_error("path", exc.text)
+        else:
+            messages.info(request, _("Looking for models in this folder on %(host)s.") % {"host": host.name})
+            return go(request, reverse("models"))
+    return form_again(request, "models_catalog/list.html", _list_context(request, form))
+
+
+@require_POST
+@right("models.roots")
+def remove_folder(request: HttpRequest, pk: int) -> HttpResponse:
+    host = queries.host(pk)
+    path = request.POST.get("path", "")
+    count = services.remove_root(host, path, actor=request.actor)  # type: ignore[attr-defined]  # set by `right`
+    text = _("%(path)s is no longer searched on %(host)s. Models taken out of the catalog: %(n)s. No file was touched.")
+    messages.success(request, text % {"path": path, "host": host.name, "n": count})
+    return go(request, reverse("models"))
+
+
+@require_POST
+@right("models.trust")
+def remote_code(request: HttpRequest, pk: int) -> HttpResponse:
+    """An admin allows or forbids that engines run the model's own code."""
+    row = queries.one(pk)
+    allowed = request.POST.get("allow") == "1"
+    services.set_remote_code(row, allowed, actor=request.actor)  # type: ignore[attr-defined]  # set by `right`
+    return go(request, reverse("model", args=[pk]))

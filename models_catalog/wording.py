@@ -1,0 +1,212 @@
+"""Codes of the inspection, of scans and of `serving` as sentences with a next step, in the viewer's language.
+
+Every code that the catalog may show stands here; a test walks the code and fails on one that is missing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from models_catalog.facts import BLOCKING
+
+_Pair = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class Words:
+    """What is so and what to do next; `code` is for support, `bad` marks what stands in the way."""
+
+    code: str
+    text: str
+    hint: str = ""
+    bad: bool = False
+
+
+_COPY_AGAIN = _("Copy or download this model again, then look for models again.")
+
+# Found in the files of one copy.
+FILES: dict[str, _Pair] = {
+    "adapter_only": (
+        _("This is a LoRA adapter, not a whole model."),
+        _("It works only together with its base model %(base)s."),
+    ),
+    "bad_config": (_("%(file)s is missing or cannot be read as a model's configuration."), _COPY_AGAIN),
+    "bad_header": (_("%(file)s is damaged: its header makes no sense."), _COPY_AGAIN),
+    "bad_index": (_("%(file)s does not name the weight files as it should."), _COPY_AGAIN),
+    "broken_link": (
+        _("%(file)s is a link to a file that is gone."),
+        _("The cache was cleaned up in part. Download this model again."),
+    ),
+    "cannot_read": (
+        _("%(file)s cannot be read."),
+        _("Give the user of the agent the right to read it, then look for models again."),
+    ),
+    "gguf_version": (
+        _("%(file)s has GGUF version %(version)s; Berth reads versions 2 and 3."),
+        _("Convert or download the model in a current version."),
+    ),
+    "header_too_large": (_("%(file)s has a header larger than any real model's."), _COPY_AGAIN),
+    "incomplete_download": (
+        _("The download of this model has not ended."),
+        _("Wait for it, or start it again if nothing is downloading."),
+    ),
+    "leftover_parts": (
+        _("An earlier download left unfinished part files behind. The model itself is whole."),
+        "",
+    ),
+    "lfs_pointer": (
+        _("%(file)s is only a Git LFS pointer; the real file was never fetched."),
+        _("Run “git lfs pull” in this folder on the host, then look for models again."),
+    ),
+    "link_outside": (
+        _("%(file)s is a link to a place outside the searched folders, so it is not followed."),
+        _("Add the folder that it points to as well, or put the real file here."),
+    ),
+    "missing_parts": (_("Parts of the weights are missing: %(files)s."), _COPY_AGAIN),
+    "missing_tokenizer": (
+        _("There is no tokenizer among the files."),
+        _("Add the tokenizer files that belong to the model, then look for models again."),
+    ),
+    "missing_weights": (_("There are no weights among the files."), _COPY_AGAIN),
+    "needs_remote_code": (_("The model brings its own program code."), ""),
+    "no_chat_template": (
+        _("It has no chat template."),
+        _("It can complete texts; chats need a template given by the program that asks."),
+    ),
+    "not_gguf": (_("%(file)s is not a GGUF file, whatever its name says."), _COPY_AGAIN),
+    "projector_only": (
+        _("This file is the image part of another model and cannot be served alone."),
+        "",
+    ),
+    "quantisation_not_in_weights": (
+        _("The configuration says %(method)s, but the weights are not stored that way."),
+        _("An engine would start and answer nonsense. Use the configuration that belongs to these weights."),
+    ),
+    "trailing_bytes": (_("%(file)s is longer than its header says."), _COPY_AGAIN),
+    "truncated": (_("%(file)s is cut off: it is shorter than its header says."), _COPY_AGAIN),
+    "unknown_task": (
+        _("Berth does not know what this kind of model is asked for (%(architecture)s)."),
+        _("Text generation, embeddings and scoring are supported."),
+    ),
+    "unknown_tensor_type": (_("%(file)s stores weights in a format that Berth does not know."), ""),
+    "unreadable_name": (
+        _("The path holds characters that are no text."),
+        _("Rename the file or folder on the host, then look for models again."),
+    ),
+    "zero_bytes": (_("%(file)s is empty (0 bytes)."), _COPY_AGAIN),
+}
+
+# Found at a searched folder.
+FOLDERS: dict[str, _Pair] = {
+    "cannot_read": (_("%(folder)s cannot be read."), ""),
+    "link_outside": (
+        _("%(folder)s is a link to a place outside the searched folders, so it is not followed."),
+        _("Add the folder that it points to as well."),
+    ),
+    "no_permission": (
+        _("The agent may not look into %(folder)s."),
+        _("Give the user of the agent the right to read it, then look again."),
+    ),
+    "not_a_folder": (_("%(folder)s is not a folder."), ""),
+    "not_scanned": (_("The folder was not looked through; the list shows what was known before."), ""),
+    "not_supported_here": (
+        _("The agent of this host cannot look for models."),
+        _("Install the whole agent on that host again."),
+    ),
+    "path_too_long": (_("%(folder)s has a path that is too long."), _("Move it to a shorter path.")),
+    "root_missing": (_("The folder does not exist on this host."), ""),
+    "root_not_allowed": (
+        _("The agent's own settings do not allow this folder."),
+        _("Add it to “model_roots” in the agent's settings on that host and start the agent again."),
+    ),
+    "scan_failed": (_("Looking for models failed on this host."), _("Try again. The agent's log says more.")),
+    "too_deep": (_("Folders below %(folder)s lie too deep and were not looked into."), _("Add that folder by itself.")),
+    "too_many_entries": (
+        _("There are too many files here to look at all of them."),
+        _("Add the folders that hold models instead of the one above them."),
+    ),
+    "unreadable_items": (_("%(n)s models were reported in a form that the panel cannot read."), ""),
+    "vanished": (_("%(folder)s disappeared while it was looked at."), ""),
+}
+
+# Why a model cannot be deployed now; see serving.py.
+SERVING: dict[str, _Pair] = {
+    "code_not_allowed": (
+        _("It needs its own program code to run, and no admin has allowed that."),
+        _("An admin can allow it on the model's page."),
+    ),
+    "gguf_needs_config": (
+        _("vLLM needs config.json and the tokenizer beside a GGUF file, and they are not there."),
+        _("Put both into the same folder, then look for models again. Or use the model as a Hugging Face folder."),
+    ),
+    "gguf_needs_plugin": (
+        _("No engine on %(hosts)s can read GGUF files with a GPU."),
+        _("vLLM needs the package vllm-gguf-plugin, and a GPU. Or use the model as a Hugging Face folder."),
+    ),
+    "not_usable": (_("The newest look at its files found it not usable."), _("Look for models again.")),
+    "no_copy": (_("No connected host has its files any more."), _("Look for models again, or copy it to a host.")),
+    "no_engine": (
+        _("No working engine was found on %(hosts)s."),
+        _("Install vLLM there, or name an installed one on the hosts page."),
+    ),
+}
+
+
+def of_file(problem: Mapping[str, Any]) -> Words:
+    """A problem of a copy."""
+    return _words(FILES, problem, bad=problem.get("code") in BLOCKING)
+
+
+def of_folder(problem: Mapping[str, Any]) -> Words:
+    """A problem of a searched folder."""
+    return _words(FOLDERS, problem, bad=True)
+
+
+def of_serving(problem: Mapping[str, Any]) -> Words:
+    """A reason why a model cannot be deployed; problems of its files count too."""
+    table = SERVING if problem.get("code") in SERVING else FILES
+    return _words(table, problem, bad=True)
+
+
+class _Params(dict[str, Any]):
+    """A place that the problem does not fill shows nothing rather than breaking the page."""
+
+    def __missing__(self, key: str) -> str:
+        return "—"
+
+
+def _words(table: Mapping[str, _Pair], problem: Mapping[str, Any], *, bad: bool) -> Words:
+    code = str(problem.get("code", ""))[:80]
+    params = _params(problem.get("params") or {})
+    text, hint = table.get(code, (_("Something is wrong here (%(code)s)."), ""))
+    params.setdefault("code", code)
+    return Words(code, str(text) % params, str(hint) % params if hint else "", bad)
+
+
+def _params(given: Mapping[str, Any]) -> _Params:
+    params = _Params()
+    for name, value in given.items():
+        params[name] = _listed(value) if isinstance(value, list) else value
+    if "path" in params:
+        params.setdefault("folder", params["path"])
+    params.setdefault("file", params.get("folder", _("A file")))
+    params.setdefault("folder", params["file"])
+    return params
+
+
+def _listed(values: list[Any], most: int = 3) -> str:
+    shown, rest = [str(value) for value in values[:most]], len(values) - most
+    if rest <= 0:
+        return ", ".join(shown)
+    more = ngettext("%(n)s more", "%(n)s more", rest) % {"n": rest}
+    return ", ".join([*shown, more])
+
+
+TASKS: dict[str, Any] = {
+    "generate": _("Chat and text"),
+    "embed": _("Embeddings"),
+    "score": _("Scoring and reranking"),
+}
