@@ -86,7 +86,8 @@ def assert_sound(page: Page, name: str) -> None:
     assert not (found := violations(page)), f"{name}: " + "\n".join(found)
     assert not (wide := overflow(page)), f"{name} is too wide:\n" + "\n".join(wide)
     if page.locator("details:not([open])").count():
-        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        page.evaluate("document.querySelectorAll('details').forEach(d => { d.dataset.shut = !d.open; d.open = true })")
         assert not (found := violations(page)), f"{name}, details open: " + "\n".join(found)
         assert not (wide := overflow(page)), f"{name}, details open, is too wide:\n" + "\n".join(wide)
+        page.evaluate("document.querySelectorAll('details[data-shut=true]').forEach(d => d.open = false)")
     assert not page.complaints, f"{name}: {page.complaints}"  # type: ignore[attr-defined]
