@@ -1,15 +1,16 @@
-"""Codes of the loop, the planner, the engines and the agents, as sentences with a next step, in the viewer's language.
+"""Words of the deployments' pages in the viewer's language: states, steps, and codes with a next step (codes.py)."""
 
-Every code that a page may show stands here; a test walks the pure modules and fails on one that is missing.
-"""
-
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
+from deployments.codes import CODES
 from deployments.states import State
+from models_catalog import wording as catalog
+from panel.core.templatetags.ui import gib
 
 
 @dataclass(frozen=True)
@@ -69,68 +70,33 @@ STEP_NOTES: dict[str, tuple[Any, Any]] = {
     "answered": (_("A test question is on its way"), _("The first answer is often slower than later ones.")),
 }
 
-CODES: dict[str, tuple[Any, Any]] = {
-    # the loop
-    "queued.waiting": (_("Waiting for its turn."), ""),
-    "reserve.no_room": (
-        _("%(device)s has no room for %(mib)s MiB more."),
-        _("It starts by itself when memory is free. Stop something else, or choose another place in the settings."),
-    ),
-    "placing.deadline": (_("No place was found in time."), _("Press Start to try again.")),
-    "preparing.deadline": (_("The preparation took too long."), _("Press Start to try again.")),
-    "start.no_job": (_("The order for this start was lost."), _("Press Start to try again.")),
-    "start.deadline": (
-        _("It was not ready within the time allowed for a start."),
-        _("The log shows how far it came. Press Start to try again, or allow more time in the settings."),
-    ),
-    "answer.failed": (
-        _("The engine came up but did not answer the test question."),
-        _("The log shows what it did with the question. Other settings or another engine version may help."),
-    ),
-    "start.stalled": (
-        _("Nothing has moved for %(minutes)s min: no log line, no byte read, no memory change."),
-        _("Berth does not end it for that. If the last log line tells you nothing, stop it and start again."),
-    ),
-    "stop.leftover": (
-        _("These processes have not ended yet: %(pids)s."),
-        _("They may wait for the disk or the driver. Berth keeps trying and says here when they are gone."),
-    ),
-    "stop.not_proven": (
-        _("Some processes did not end after KILL: %(pids)s."),
-        _("They wait for the disk or the driver. Their memory stays reserved until the host reports that they ended."),
-    ),
-    "lost.no_contact": (
-        _("The host's agent has been silent. The engine may well be running."),
-        _("Check that the machine is on and that its agent runs; contact comes back by itself."),
-    ),
-    # how a process ended
-    "exit.zero": (_("The engine ended by itself without an error."), _("The end of the log tells why.")),
-    "exit.code": (_("The engine ended with exit code %(exit_code)s."), _("The first error in the log is shown below.")),
-    "exit.signal": (_("The engine was ended by %(signal)s."), _("The end of the log may tell more.")),
-    "exit.unknown": (
-        _("The engine ended while nobody watched; its exit code is not known."),
-        _("The machine may have restarted, or the watcher was killed."),
-    ),
-}
-
 
 def words(reason: Mapping[str, Any] | None) -> Words | None:
     """The sentence and hint of a {code, params}; None when there is no reason. An unknown code is shown as it is."""
     if not reason or not reason.get("code"):
         return None
     code, params = str(reason["code"]), dict(reason.get("params") or {})
-    text, hint = CODES.get(code, (_("It did not work, for a reason that has no words yet: %(code)s."), ""))
-    params = {**params, "code": code}
-    for key, value in params.items():
-        if isinstance(value, list):
-            params[key] = ", ".join(map(str, value))
-    return Words(code, _fill(str(text), params), _fill(str(hint), params))
+    if code in CODES:
+        text, hint = CODES[code]
+        return Words(code, _fill(str(text), params), _fill(str(hint), params))
+    if code in catalog.FILES:
+        said = catalog.of_file(reason)
+        return Words(code, said.text, said.hint)
+    return Words(code, _("It did not work, for a reason that has no words yet: %(code)s.") % {"code": code})
 
 
-class _Gaps(dict[str, Any]):
-    def __missing__(self, key: str) -> str:
-        return "?"
+_PLACE = re.compile(r"%\((\w+)(:gib)?\)s")
 
 
-def _fill(text: str, params: dict[str, Any]) -> str:
-    return text % _Gaps(params) if "%(" in text else text
+def _fill(text: str, params: Mapping[str, Any]) -> str:
+    """Put parameters into their places; one that is missing shows as a dash."""
+
+    def value(place: re.Match[str]) -> str:
+        found = params.get(place[1])
+        if found is None or found == "":
+            return "—"
+        if place[2]:
+            return gib(found)
+        return ", ".join(map(str, found)) if isinstance(found, list | tuple) else str(found)
+
+    return _PLACE.sub(value, text)

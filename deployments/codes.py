@@ -1,0 +1,226 @@
+"""Every code that a deployment's pages may show, as (what happened, what to do next), to be translated.
+
+`%(name)s` takes a parameter of the code, `%(name:gib)s` one in MiB as GiB. A test walks the code and fails on a code
+that is missing here.
+"""
+
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
+
+CODES: dict[str, tuple[Any, Any]] = {
+    # the loop
+    "queued.waiting": (_("Waiting for its turn."), ""),
+    "reserve.no_room": (
+        _("%(device)s has no room for %(mib)s MiB more."),
+        _("It starts by itself when memory is free. Stop something else, or choose another place in the settings."),
+    ),
+    "placing.deadline": (_("No place was found in time."), _("Press Start to try again.")),
+    "preparing.deadline": (_("The preparation took too long."), _("Press Start to try again.")),
+    "start.no_job": (_("The order for this start was lost."), _("Press Start to try again.")),
+    "start.deadline": (
+        _("It was not ready within the time allowed for a start."),
+        _("The log shows how far it came. Press Start to try again, or allow more time in the settings."),
+    ),
+    "answer.failed": (
+        _("The engine came up but did not answer the test question."),
+        _("The log shows what it did with the question. Other settings or another engine version may help."),
+    ),
+    "start.stalled": (
+        _("Nothing has moved for %(minutes)s min: no log line, no byte read, no memory change."),
+        _("Berth does not end it for that. If the last log line tells you nothing, stop it and start again."),
+    ),
+    "stop.leftover": (
+        _("These processes have not ended yet: %(pids)s."),
+        _("They may wait for the disk or the driver. Berth keeps trying and says here when they are gone."),
+    ),
+    "stop.not_proven": (
+        _("Some processes did not end after KILL: %(pids)s."),
+        _("They wait for the disk or the driver. Their memory stays reserved until the host reports that they ended."),
+    ),
+    "lost.no_contact": (
+        _("The host's agent has been silent. The engine may well be running."),
+        _("Check that the machine is on and that its agent runs; contact comes back by itself."),
+    ),
+    # how a process ended
+    "exit.zero": (_("The engine ended by itself without an error."), _("The end of the log tells why.")),
+    "exit.code": (_("The engine ended with exit code %(exit_code)s."), _("The first error in the log is shown below.")),
+    "exit.signal": (_("The engine was ended by %(signal)s."), _("The end of the log may tell more.")),
+    "exit.unknown": (
+        _("The engine ended while nobody watched; its exit code is not known."),
+        _("The machine may have restarted, or the watcher was killed."),
+    ),
+    # placing: why a host or a GPU was not taken
+    "artifact.gone": (_("The model is not in the catalog any more."), _("Choose another one in the settings.")),
+    "place.none": (_("No place can take it now."), _("Each place and its reason is listed below.")),
+    "host.none": (_("No host is connected."), _("Start the agent of a host; see the Hosts page.")),
+    "host.gone": (_("The chosen host is not known any more."), _("Choose another host in the settings.")),
+    "host.lost": (_("No contact with this host now."), _("It is used again as soon as its agent calls.")),
+    "host.paused": (_("New starts are switched off on this host."), _("An admin can switch them on again.")),
+    "host.ram_too_small": (
+        _("Needs ≈ %(need_mib:gib)s of memory; the whole host has %(total_mib:gib)s."),
+        _("Choose a smaller model or a smaller KV cache (now %(kv_gib)s GiB)."),
+    ),
+    "host.ram_reserved": (
+        _(
+            "Needs ≈ %(need_mib:gib)s of memory; %(reserved_mib:gib)s of %(total_mib:gib)s are set aside for other runs."
+        ),
+        _("It starts when one of them is stopped, or with a smaller KV cache."),
+    ),
+    "host.ram_used": (
+        _("Needs ≈ %(need_mib:gib)s of memory; %(available_mib:gib)s are free now."),
+        _("Other programs use the rest. It starts when enough is free, or with a smaller KV cache."),
+    ),
+    "cpu.no_avx2": (_("The CPU of this host lacks AVX2, which vLLM needs."), _("Use another host.")),
+    "copy.none": (_("The model is not on this host."), _("Copy it there, then look for models again.")),
+    "copy.vanished": (_("The model is no longer at %(path)s."), _("Put it back, or look for models again.")),
+    "copy.broken": (_("The copy at %(path)s is not whole."), _("The Models page says what is missing.")),
+    "runtime.none": (
+        _("No engine that fits was found on this host."),
+        _("Install vLLM there, or name its executable on the Hosts page. Without a GPU: make engine."),
+    ),
+    "runtime.gone": (_("The chosen engine is no longer on this host."), _("Choose another one in the settings.")),
+    "runtime.broken": (_("The engine %(executable)s was found but does not work."), _("The Hosts page says why.")),
+    "runtime.no_schema": (
+        _("It is not known which settings version %(version)s takes."),
+        _("Look for engines again on the Hosts page."),
+    ),
+    "runtime.not_for_gpu": (
+        _("This engine is built for %(device)s and cannot use a GPU."),
+        _("Choose the CPU, or install vLLM with CUDA."),
+    ),
+    "runtime.not_for_cpu": (
+        _("This engine is built for %(device)s and cannot run on the CPU."),
+        _("Choose a GPU, or prepare vLLM for the CPU with: make engine."),
+    ),
+    "gpu.none": (_("This host has no GPU."), _("Choose the CPU or another host.")),
+    "gpu.gone": (_("The chosen GPU is not there any more."), _("Choose another one in the settings.")),
+    "gpu.paused": (_("New starts are switched off on GPU %(index)s."), ""),
+    "gpu.not_on_cpu": (_("GPUs are chosen, and the CPU as well."), _("Choose one of them.")),
+    "gpu.too_few": (_("%(wanted)s GPUs are wanted; this host has %(have)s that could serve."), ""),
+    "gpu.reserved": (
+        _("Needs %(need_mib:gib)s; %(reserved_mib:gib)s of %(total_mib:gib)s are set aside for other runs."),
+        _("It starts when one of them is stopped. With a share of %(fits_utilisation)s it would fit now."),
+    ),
+    "gpu.used_by_others": (
+        _("Needs %(need_mib:gib)s; other programs use %(used_mib:gib)s of %(total_mib:gib)s."),
+        _("The Hosts page names them. With a share of %(fits_utilisation)s it would fit now."),
+    ),
+    "gpu.busy": (
+        _("Needs %(need_mib:gib)s; %(free_mib:gib)s of %(total_mib:gib)s are free now."),
+        _("It starts when enough is free. With a share of %(fits_utilisation)s it would fit now."),
+    ),
+    "gpu.mixed_kinds": (
+        _("The chosen GPUs are of different kinds (%(names)s)."),
+        _("The slowest one sets the pace."),
+    ),
+    # the engine's command
+    "options.refused": (_("Some settings are not possible."), _("Each one is listed below.")),
+    "option.bad_json": (_("%(flag)s needs JSON; this cannot be read: %(error)s."), ""),
+    "option.bad_text": (_("The value of %(flag)s holds characters that are not possible."), ""),
+    "option.missing_value": (_("%(flag)s needs a value."), ""),
+    "option.not_a_choice": (_("%(flag)s cannot be %(value)s."), _("Possible: %(choices)s.")),
+    "option.not_a_size": (_("%(flag)s needs a number such as 4096 or 4k, not %(value)s."), ""),
+    "option.not_a_switch": (_("%(flag)s is a switch and takes no value."), ""),
+    "option.not_a_number": (_("%(flag)s needs a number, not %(value)s."), ""),
+    "option.not_an_int": (_("%(flag)s needs a whole number, not %(value)s."), ""),
+    "option.not_text": (_("%(flag)s needs plain text."), ""),
+    "option.not_structured": (_("%(flag)s takes no parts."), ""),
+    "option.out_of_range": (_("%(flag)s must lie between %(low)s and %(high)s, not %(value)s."), ""),
+    "option.twice": (_("%(flag)s is given twice."), _("Keep one of them.")),
+    "option.path_outside": (
+        _("%(flag)s names %(path)s, which lies outside the model folders."),
+        _("Put the file into a model folder of that host."),
+    ),
+    "option.denied_house": (_("%(flag)s is set by Berth itself."), _("Leave it out.")),
+    "option.denied_code": (_("%(flag)s would load program code."), _("Berth does not allow that. Leave it out.")),
+    "option.denied_network": (_("%(flag)s would open or call another address."), _("Leave it out.")),
+    "option.denied_secret": (
+        _("%(flag)s would show a secret to every user of the host."),
+        _("Leave it out; Berth makes a key of its own for every start."),
+    ),
+    "option.denied_file": (_("%(flag)s would read or write files outside the model folders."), _("Leave it out.")),
+    "flag.unknown": (
+        _("This version of the engine has no %(flag)s."),
+        _("Similar ones that it has: %(near)s."),
+    ),
+    "flag.removed": (_("%(flag)s was removed from the engine in this version."), _("Leave it out.")),
+    "flag.removed_no_effect": (_("%(flag)s no longer exists and was left out; it changes nothing."), ""),
+    "flag.translated": (_("%(flag)s has another name in this version; it runs as %(to)s."), ""),
+    "flag.device_by_runtime": (
+        _("%(flag)s was left out: which device is used follows from the installed engine."),
+        "",
+    ),
+    "flag.device_other": (
+        _("%(flag)s asks for %(value)s, but the installed engine is for another device."),
+        _("Choose the device in the settings instead."),
+    ),
+    "args.open_quote": (_("A quote is opened and not closed at: %(text)s"), ""),
+    "args.stray": (_("“%(word)s” does not belong to any flag."), _("Flags begin with two dashes.")),
+    "env.denied": (_("The variable %(name)s cannot be set."), _("Only variables that tune the engine can be.")),
+    "env.denied_house": (_("The variable %(name)s is set by Berth itself."), _("Leave it out.")),
+    "env.bad_value": (_("The value of %(name)s is not possible."), ""),
+    "model.bad_path": (_("The path %(path)s cannot be used."), _("Look for models again.")),
+    "model.remote_code": (
+        _("This model brings program code of its own (%(files)s)."),
+        _("An admin can allow that for this model on its page, after reading the code."),
+    ),
+    "gguf.not_a_file": (_("A GGUF model is started from its file, and %(path)s is none."), _("Look for models again.")),
+    "gguf.plugin_missing": (
+        _("vLLM %(version)s reads GGUF only with a plugin, which is not installed."),
+        _("Install vllm-gguf-plugin beside it, or use the model in its Hugging Face form."),
+    ),
+    "gguf.no_cpu_kernels": (
+        _("vLLM on the CPU loads GGUF but cannot compute with it: it dies at the first question."),
+        _("Use the model in its Hugging Face form, or a GPU."),
+    ),
+    "parallel.heads": (
+        _("%(heads)s attention heads cannot be divided among %(parts)s GPUs."),
+        _("Choose a number of GPUs that divides them."),
+    ),
+    "parallel.not_the_gpus": (_("The parallel sizes do not match the number of chosen GPUs."), ""),
+    "task.other_runner": (_("The engine's --runner says something else than “Used for”."), _("Leave it out.")),
+    # what the host itself refused
+    "argument_size": (_("The command is longer than the host allows."), ""),
+    "cannot_execute": (_("The engine's file could not be executed on the host."), _("Look for engines again.")),
+    "command_not_allowed": (_("The host runs engines only; it refused “%(command)s”."), ""),
+    "environment_not_allowed": (_("The host does not allow the variable %(name)s."), _("Leave it out.")),
+    "environment_size": (_("The environment is larger than the host allows."), ""),
+    "flag_not_allowed": (
+        _("The host does not allow %(flag)s."),
+        _("Leave it out, or allow it in the settings of the agent on that host."),
+    ),
+    "flag_value_not_allowed": (_("The host does not allow this value of %(flag)s: %(value)s."), ""),
+    "gpu_uuid": (_("The host does not know the GPU %(uuid)s."), _("Choose another one in the settings.")),
+    "host_not_loopback": (_("Engines listen on loopback only."), _("Leave --host out.")),
+    "port_not_ours": (_("The host picks the port."), _("Leave --port out.")),
+    "no_port": (_("The host found no free port."), _("Press Start to try again.")),
+    "model_not_in_command": (_("The command does not start with the model."), ""),
+    "path_missing": (
+        _("There is nothing at %(path)s on the host any more."),
+        _("Put the model back, then look for models again."),
+    ),
+    "path_not_allowed": (
+        _("The host does not allow the path %(path)s."),
+        _("It must lie in one of the host's model folders; links that lead out of them do not count."),
+    ),
+    "too_many_files": (_("The folder %(path)s holds too many files."), ""),
+    "runtime_unknown": (
+        _("The host does not know the engine %(executable)s."),
+        _("Look for engines again on the Hosts page, or name it there."),
+    ),
+    "cpu_without_avx2": (_("The CPU of this host lacks AVX2, which vLLM needs."), _("Use another host.")),
+    "order_unreadable": (_("The agent did not understand the order."), _("Update the agent of that host.")),
+    "spawn_failed": (
+        _("The host could not start the process."),
+        _("Press Start to try again; the agent's log says more."),
+    ),
+    "tombstone": (_("This start was already stopped on the host."), _("Press Start for a new one.")),
+    "too_many_jobs": (_("The host already has %(limit)s jobs, its limit."), _("Stop something there.")),
+    "not_supported_here": (_("The agent of that host cannot do this."), _("Update the agent of that host.")),
+    "exit_unknown": (
+        _("The engine ended while nobody watched; its exit code is not known."),
+        _("The machine may have restarted, or the watcher was killed."),
+    ),
+    "task_failed": (_("The search on the host failed."), _("Its log says more. Try again.")),
+}
