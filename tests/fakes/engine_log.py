@@ -57,7 +57,11 @@ def phases(log: Log, fake: Any, model: str, arguments: Namespace, device: str) -
     def config() -> None:
         log.info("model.py:733", "Resolved architecture: LlamaForCausalLM")
         log.info("model.py:2152", f"Using max model len {length}")
-        log.info("core.py:133", f"Initializing a V1 LLM engine (v{fake.version}) with config: model='{model}'", core)
+        log.info(
+            "core.py:133",
+            f"Initializing a V1 LLM engine (v{fake.version.split('+')[0]}) with config: model='{model}'",
+            core,
+        )
 
     def dist() -> None:
         backend = "gloo" if device == "cpu" else "nccl"

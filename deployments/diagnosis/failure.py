@@ -1,0 +1,228 @@
+"""How a run ended, in its first form: exit or signal, phase reached, first error of the log, and whether a restart
+can cure it. Pure.
+
+The first exception of the first process that failed is the cause; what follows it is echo. See `causes` for the
+exceptions to that rule.
+"""
+
+from __future__ import annotations
+
+import re
+import signal as signals
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deployments.diagnosis import causes, phases
+from deployments.diagnosis.lines import Line, clean
+
+MAX_LOG_BYTES = 4 << 20  # how much of a log is looked at: the newest bytes of this many
+MAX_BLOCK = 40  # lines of the error block
+_MAX_LINE = 2000  # characters of one line of it
+
+
+@dataclass(frozen=True)
+class Ending:
+    """`reason` is {code, params}; `error_block` is {first_line, root_line, lines, numbers} with 1-based numbers."""
+
+    reason: dict[str, Any]
+    phase: str = ""
+    error_block: dict[str, Any] = field(default_factory=dict)
+    curable: bool = False
+
+
+# Words that every error line and every banner holds: a quick look, so that a flood costs little.
+_QUICK = re.compile(
+    r"Error|Exception|Interrupt|Exit|Timeout|Failure|Expired|error: |Killed|fault|Illegal|terminate|version"
+)
+
+
+class _Log:
+    """The lines of a log, cleaned when they are looked at. `number` is the 1-based number that an editor shows."""
+
+    def __init__(self, log: bytes) -> None:
+        skipped = max(0, len(log) - MAX_LOG_BYTES)
+        self.before = log[:skipped].count(b"\n")
+        self.raw = log[skipped:].replace(b"\0", b" ").decode("utf-8", "replace").split("\n")
+        self.marked = [index for index, raw in enumerate(self.raw) if _QUICK.search(raw)]
+        self.seen: dict[int, Line] = {}
+
+    def number(self, index: int) -> int:
+        return self.before + index + 1
+
+    def line(self, index: int) -> Line:
+        """One line; of a progress bar only its last picture."""
+        if index not in self.seen:
+            shown = self.raw[index].rstrip("\r").rpartition("\r")[2]
+            self.seen[index] = clean(shown[: 2 * _MAX_LINE])
+        return self.seen[index]
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; "signal 99" for one without a name."""
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def explain(
+    *,
+    log: bytes,
+    phases: Sequence[Mapping[str, Any]] = (),
+    exit_code: int | None = None,
+    signal: int | None = None,
+    refusal: Mapping[str, Any] | None = None,
+    own_reason: Mapping[str, Any] | None = None,
+    probe: Mapping[str, Any] | None = None,
+    was_ready: bool = False,
+) -> Ending:
+    """The end of a run.
+
+    `phases` are those that the parser found while the log grew, `own_reason` is the panel's own (a deadline, an answer
+    that failed), `refusal` the host's. An exit code above 128 is the signal that a wrapper reported.
+    """
+    if refusal:
+        return Ending({"code": str(refusal.get("code")), "params": dict(refusal.get("params") or {})})
+    block = first_error(log)
+    reached = _phase_reached(log, phases, block)
+    cause = causes.match(str(block.get("root", "")))
+    # A start that was given up on was ended by the panel: its signal says nothing.
+    reason = dict(own_reason) if own_reason else _how(exit_code, signal)
+    params = {**dict(reason.get("params") or {}), "phase": reached}
+    if cause:
+        params["cause"] = cause.code
+    if probe and probe.get("status"):
+        params["status"] = probe["status"]
+    known: dict[str, Any] = {key: block[key] for key in ("first_line", "root_line", "lines", "numbers") if key in block}
+    curable = _curable(str(reason["code"]), reached, cause, bool(block), exit_code, signal, was_ready=was_ready)
+    return Ending({"code": reason["code"], "params": params}, reached, known, curable)
+
+
+def _how(exit_code: int | None, signal: int | None) -> dict[str, Any]:
+    """The code of an end that came from the process itself."""
+    number = _signal_of(exit_code, signal)
+    if number:
+        return {"code": "exit.signal", "params": {"signal": signal_name(number), "number": number}}
+    if exit_code is None:
+        return {"code": "exit.unknown", "params": {}}
+    if exit_code == 0:
+        return {"code": "exit.zero", "params": {"exit_code": 0}}
+    return {"code": "exit.code", "params": {"exit_code": exit_code}}
+
+
+def _signal_of(exit_code: int | None, signal: int | None) -> int:
+    if signal:
+        return signal
+    return exit_code - 128 if exit_code is not None and 128 < exit_code < 128 + 65 else 0
+
+
+def _curable(
+    code: str,
+    phase: str,
+    cause: causes.Cause | None,
+    has_error: bool,
+    exit_code: int | None,
+    signal: int | None,
+    *,
+    was_ready: bool,
+) -> bool:
+    """Whether the same start may go well the next time."""
+    if code == "answer.failed":
+        return False
+    if cause:
+        return cause.curable or was_ready
+    if was_ready or code in ("start.deadline", "exit.unknown"):
+        return True
+    number = _signal_of(exit_code, signal)
+    if number in (signals.SIGILL, signals.SIGSYS):
+        return False
+    if number == signals.SIGKILL:  # most likely the kernel, short of memory: it will be short again
+        return phase in ("serving", "answered")
+    if number:
+        return True
+    return not has_error and phase in ("http", "serving", "answered")
+
+
+# --- the first error -------------------------------------------------------------------------------------------------
+
+
+def first_error(log: bytes) -> dict[str, Any]:
+    """{first_line, root_line, root, lines, numbers} of the first error block, {} when the log holds none."""
+    lines = _Log(log)
+    root = _root(lines)
+    if root is None:
+        return {}
+    process = lines.line(root).process
+    own = [i for i in range(_block_start(lines, root), root + 1) if lines.line(i).process == process]
+    following = range(root + 1, min(root + 3, len(lines.raw)))
+    own += [i for i in following if lines.line(i).text.lstrip().startswith("For further information")]
+    own = own[-MAX_BLOCK:]
+    return {
+        "first_line": lines.number(own[0]),
+        "root_line": lines.number(root),
+        "root": lines.line(root).text[:_MAX_LINE],
+        "lines": [lines.line(i).text[:_MAX_LINE] for i in own],
+        "numbers": [lines.number(i) for i in own],
+    }
+
+
+def _errors(log: _Log) -> list[int]:
+    """Error lines of the last start that has any, in a log that holds several (a container that restarted)."""
+    errors = [index for index in log.marked if causes.is_error(log.line(index))]
+    starts = [index for index in log.marked if phases.BANNER.search(log.line(index).text)]
+    for start in reversed(starts[1:]):
+        if errors and errors[-1] > start:
+            return [index for index in errors if index > start]
+    return errors
+
+
+def _root(log: _Log) -> int | None:
+    """Index of the line that names the cause."""
+    errors = _errors(log)
+    if not errors:
+        return None
+    # Where the log holds echoes only, the first of them is all there is to show.
+    first = next((index for index in errors if not causes.is_echo(log.line(index))), errors[0])
+    text = log.line(first).text
+    if causes.VALIDATION.search(text):  # the reason stands in the next line
+        near = range(first + 1, min(first + 6, len(log.raw)))
+        return next((index for index in near if causes.VALUE.match(log.line(index).text)), first)
+    if "out of memory" in text:  # the engine's own words that follow carry the numbers
+        return next((i for i in errors if i >= first and causes.FRIENDLY.search(log.line(i).text)), first)
+    return first
+
+
+def _block_start(log: _Log, root: int) -> int:
+    """Where the traceback of the root line begins: same process, nothing but its frames between."""
+    process, start = log.line(root).process, root
+    for index in range(root - 1, max(-1, root - 400), -1):
+        line = log.line(index)
+        if line.process != process:
+            continue
+        if line.text.startswith("Traceback (most recent call last)"):
+            return index
+        framed = line.text.startswith((" ", "\t")) or not line.text or line.level == "ERROR"
+        if not framed:
+            break
+        start = index
+    return start
+
+
+# --- the phase -------------------------------------------------------------------------------------------------------
+
+
+def _phase_reached(log: bytes, given: Sequence[Mapping[str, Any]], block: Mapping[str, Any]) -> str:
+    """The phase in which it failed: what the error's own frames say, else how far the log came."""
+    state = phases.feed(log[-MAX_LOG_BYTES:], {}, 0.0)
+    # A long log has lost its beginning by now, and a parser that saw it knows better.
+    marked = max(phases.current(state), str(given[-1]["code"]) if given else "start", key=phases.ORDER.index)
+    if not block or marked in ("serving", "answered"):
+        return marked
+    hinted = causes.phase_of(block["lines"], str(block["root"]))
+    if not hinted and marked == "start":
+        cause = causes.match(str(block["root"]))
+        return "import" if cause and cause.code.startswith("env.") else marked
+    if not hinted and marked == "load" and "weights_gib" in state["facts"]:
+        return "profile"  # the weights were in, so the memory was being measured
+    return hinted or marked

@@ -1,0 +1,266 @@
+"""Phases of an engine's start, read from its log as it grows. vLLM 0.6 to 0.33. Pure.
+
+`feed(chunk, state, now)` takes the next bytes and gives the next state, which is plain JSON and may be kept between
+calls (an empty one is a fresh start). Times are Unix seconds that the caller passes in; `clock` is the log's own stamp
+of the moment, where it has one.
+
+A phase is *begun* by its first marker and ended by the first marker of a later one. Markers of an earlier phase never
+lead back, but a new start in the same file (its banner) begins anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deployments.diagnosis.lines import Line, clean
+
+State = dict[str, Any]
+
+ORDER = (
+    "start",  # the process runs, nothing was printed yet
+    "import",
+    "args",
+    "config",
+    "dist",
+    "device",
+    "load",
+    "tokenizer",
+    "compile",
+    "profile",
+    "kvcache",
+    "graph",
+    "http",
+    "serving",
+    "answered",
+)
+# The eight steps that a person sees. `placed` is the panel's own; the rest are phases of the log.
+STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("placed", ()),
+    ("process", ("start", "import", "args")),
+    ("config", ("config", "dist", "device")),
+    ("weights", ("load", "tokenizer")),
+    ("memory", ("compile", "profile", "kvcache")),
+    ("graphs", ("graph",)),
+    ("server", ("http", "serving")),
+    ("answered", ("answered",)),
+)
+STEP_OF = {phase: step for step, phases in STEPS for phase in phases}
+_RANK = {code: rank for rank, code in enumerate(ORDER)}
+_MAX_PARTIAL = 64 << 10  # a longer line without an end is taken as it is
+
+# (phase, pattern). The first match decides; patterns are tried only on lines that hold one of the words below.
+_MARKERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (phase, re.compile(pattern))
+    for phase, pattern in (
+        ("import", r"(Automatically detected platform|No platform detected|Failed to import from vllm\._C)"),
+        ("args", r"(vLLM API server version |[█▄▀] +version \d)"),
+        ("args", r"(non-default args: |args: Namespace\()"),
+        ("args", r"^(usage: vllm|vllm( serve)?: error: |api_server\.py: error: )"),
+        ("config", r"(Resolved architecture: |Using max model len )"),
+        ("config", r"(This model supports multiple tasks|Chunked prefill is enabled)"),
+        ("config", r"(Initializing an? (LLM|V0 LLM|V1 LLM) engine \(v|Multiprocessing frontend to use)"),
+        ("dist", r"(Started engine process with PID|worker ready; awaiting tasks)"),
+        ("dist", r"(vLLM is using nccl==|^world_size=\d+ rank=)"),
+        ("dist", r"(is assigned as DP rank|DP group leader: )"),
+        ("dist", r"(Found nccl from library|generating GPU P2P access cache)"),
+        ("device", r"(Using \S+( Attention)? (attention )?backend|Using V2 Model Runner|Cannot use FlashAttention)"),
+        ("load", r"(Starting to load model |Loading (safetensors|pt) checkpoint shards:)"),
+        ("load", r"(Loading weights took |Model loading took )"),
+        ("load", r"(Loading model weights took |Filesystem type for checkpoints)"),
+        ("load", r"(Loading .*checkpoint shards|Initializing model took)"),
+        ("load", r"(Failed to load model - not enough GPU memory|Using model weights format)"),
+        ("compile", r"(Using cache directory: .*torch_compile_cache)"),
+        ("compile", r"(Using cache directory: .* for vLLM's torch\.compile)"),
+        ("compile", r"(Dynamo bytecode transform time|Compiling a graph for )"),
+        ("compile", r"(Cache the graph of|Directly load the compiled graph)"),
+        ("compile", r"(torch\.compile (takes|took) |Initial profiling/warmup run took)"),
+        ("compile", r"(Warming up model for the compilation)"),
+        ("profile", r"(Memory profiling takes |the current vLLM instance can use)"),
+        ("profile", r"(Encoder cache will be initialized with a budget)"),
+        ("profile", r"(Estimated CUDA graph memory|Profiling CUDA graph memory)"),
+        ("kvcache", r"(Available KV cache memory: |[GC]PU KV cache size: )"),
+        ("kvcache", r"(# (GPU|cuda|CPU|cpu) blocks: |Explicitly set \(.*KV cache)"),
+        ("kvcache", r"(Auto set \(.*for KV cache|Maximum concurrency for |reserved \d.*KV Cache)"),
+        ("graph", r"(Capturing the model for CUDA graphs|Capturing cudagraphs for)"),
+        ("graph", r"(Capturing CUDA graph|Graph capturing finished)"),
+        ("http", r"(init engine \(profile, create kv cache, warmup model\) took|Supported tasks: \[)"),
+        ("http", r"(Supported_tasks: \[)"),
+        ("http", r"(Starting vLLM (API )?server|Available routes are:)"),
+        ("http", r"(^INFO: +(Started server process|Waiting for application))"),
+        ("serving", r"^INFO: +(Application startup complete|Uvicorn running on)"),
+        ("serving", r"(Avg prompt throughput: )"),
+    )
+)  # fmt: skip
+_WORDS = re.compile(
+    r"platform|Failed to import|version|args|usage|error: |architecture|max model len|supports multiple|prefill|"
+    r"Initializing|Multiprocessing|engine process|worker ready|nccl|world_size|assigned|leader|backend|Model Runner|"
+    r"Cannot use|oad|Filesystem|checkpoint|cache|bytecode|ompil|rofiling|instance can use|KV|blocks|concurrency|"
+    r"aptur|init engine|upported|Starting vLLM|routes|INFO:  |throughput|world size|P2P"
+)
+BANNER = re.compile(r"([█▄▀] +version \d+\.\d+\S*$|vLLM API server version )")
+_PROGRESS = re.compile(r"(?P<what>Loading .*?checkpoint shards|Capturing [^:]*).*?\|\s*(?P<done>\d+)/(?P<total>\d+)")
+
+Fact = tuple[str, re.Pattern[str], Callable[[str], Any]]
+
+
+def _whole(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+_FACTS: tuple[Fact, ...] = (
+    ("version", re.compile(r"(?:API server version |engine \(v|[█▄▀] +version )(\d+\.\d+[\w.+]*)(?:\)| *$)"), str),
+    ("architecture", re.compile(r"Resolved architecture: (\w+)"), str),
+    ("max_model_len", re.compile(r"Using max model len (\d+)"), int),
+    ("auto_max_model_len", re.compile(r"[Aa]uto-fit max_model_len.*? (\d[\d,]*) *(?:tokens|\(|$)"), _whole),
+    ("weights_gib", re.compile(r"Model loading took ([\d.]+) Gi?B"), float),
+    ("weights_gib", re.compile(r"Loading model weights took ([\d.]+) Gi?B"), float),
+    ("checkpoint_gib", re.compile(r"Checkpoint size: ([\d.]+) GiB"), float),
+    ("load_s", re.compile(r"Loading weights took ([\d.]+) seconds"), float),
+    ("compile_s", re.compile(r"torch\.compile (?:takes|took) ([\d.]+) s in total"), float),
+    ("kv_gib", re.compile(r"Available KV cache memory: ([\d.]+) GiB"), float),
+    ("kv_gib", re.compile(r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache"), float),
+    ("kv_tokens", re.compile(r"KV cache size: ([\d,]+) tokens"), _whole),
+    ("concurrency", re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"), float),
+    ("graphs_gib", re.compile(r"Graph capturing finished in [\d.]+ secs?, took ([\d.]+) GiB"), float),
+    ("engine_s", re.compile(r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s"), float),
+    ("attention", re.compile(r"Using (\S+) (?:attention |Attention )?backend"), str),
+)
+
+
+def new_state(started: float) -> State:
+    """The state of a process that has just begun; `started` is its start in Unix seconds."""
+    return {"partial": "", "phases": [_phase("start", started, "")], "facts": {}, "lines": 0}
+
+
+def _phase(code: str, start: float, clock: str) -> dict[str, Any]:
+    return {"code": code, "start": start, "end": None, "done": None, "total": None, "clock": clock}
+
+
+def feed(chunk: bytes, state: Mapping[str, Any], now: float) -> State:
+    """The state after these bytes. `now` is when they were written (or read). The given state is not changed."""
+    state = _copy(state) if state else new_state(now)
+    # Bytes stay whole, also where a chunk cuts a character in two; NUL cannot be kept in a database's JSON.
+    text = state["partial"] + chunk.replace(b"\0", b" ").decode("latin-1")
+    *lines, rest = re.split(r"\r\n|\n|\r(?!$)", text)
+    if len(rest) > _MAX_PARTIAL:
+        lines, rest = [*lines, rest], ""
+    for raw in lines:
+        state["lines"] += 1
+        _take(state, raw, now)
+    # A progress bar ends in \r, not in \n, and its last picture matters now.
+    if rest.endswith("\r"):
+        _take(state, rest[:-1], now)
+    state["partial"] = rest
+    return state
+
+
+def _copy(state: Mapping[str, Any]) -> State:
+    return {**state, "phases": [dict(phase) for phase in state["phases"]], "facts": dict(state["facts"])}
+
+
+def _take(state: State, raw: str, now: float) -> None:
+    # A serving engine prints a line per request for days: only its own new start matters then.
+    serving = _RANK[current(state)] >= _RANK["serving"]
+    if not raw or (serving and "version" not in raw) or not _WORDS.search(raw):
+        return
+    line = clean(raw[:4000].encode("latin-1", "replace").decode("utf-8", "replace"))
+    code = phase_of(line)
+    if not code:
+        return
+    if code == "args" and _RANK[current(state)] > _RANK["config"] and BANNER.search(line.text):
+        state["phases"], state["facts"] = [_phase("start", now, line.clock)], {}  # the engine was started anew
+    _enter(state, code, now, line.clock)
+    _progress(state, code, line)
+    for name, pattern, convert in _FACTS:
+        if found := pattern.search(line.text):
+            state["facts"][name] = convert(found[1])
+
+
+def phase_of(line: Line) -> str:
+    """The phase that a line begins or belongs to, "" for none."""
+    for code, pattern in _MARKERS:
+        if pattern.search(line.text):
+            return code
+    return ""
+
+
+def _enter(state: State, code: str, now: float, clock: str) -> None:
+    if _RANK[code] > _RANK[current(state)]:
+        state["phases"][-1]["end"] = now
+        state["phases"].append(_phase(code, now, clock))
+
+
+def _progress(state: State, code: str, line: Line) -> None:
+    found = _PROGRESS.search(line.text)
+    phase = state["phases"][-1]
+    if not found or phase["code"] != code:
+        return
+    done, total = int(found["done"]), int(found["total"])
+    # Two bars follow each other when graphs are captured in two ways: the second counts on.
+    what = found["what"]
+    if phase.get("bar") not in (None, what):
+        phase["base"] = phase["total"] or 0
+    phase["bar"] = what
+    phase["done"], phase["total"] = phase.get("base", 0) + done, phase.get("base", 0) + total
+
+
+def current(state: Mapping[str, Any]) -> str:
+    """The code of the phase that was reached."""
+    return str(state["phases"][-1]["code"])
+
+
+def phases_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a run keeps of it: {code, start, end, done, total, clock} of every phase that was reached."""
+    keys = ("code", "start", "end", "done", "total", "clock")
+    return [{key: phase[key] for key in keys} for phase in state.get("phases", [])]
+
+
+# --- steps for people ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StepState:
+    """One of the eight steps. `state`: yes (done), now, todo, or skip for one that this engine passes over."""
+
+    code: str
+    state: str
+    start: float | None = None
+    end: float | None = None
+    done: int | None = None
+    total: int | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None while it goes on or when nothing measured it."""
+        return None if self.start is None or self.end is None else max(0.0, self.end - self.start)
+
+
+def step_states(phases: Sequence[Mapping[str, Any]]) -> list[StepState]:
+    """The eight steps of a run that was placed, from its phases (with `answered`, where the question was asked)."""
+    by_code = {str(phase["code"]): phase for phase in phases}
+    reached = max((_step_rank(code) for code in by_code), default=1)
+    return [_step(rank, code, [by_code[m] for m in members if m in by_code], reached)
+            for rank, (code, members) in enumerate(STEPS)]  # fmt: skip
+
+
+def _step(rank: int, code: str, own: list[Mapping[str, Any]], reached: int) -> StepState:
+    if not own:
+        return StepState(code, "todo" if rank > reached else "now" if rank == reached else
+                         "yes" if code == "placed" else "skip")  # fmt: skip
+    start, end = own[0]["start"], own[-1].get("end")
+    over = rank < reached or (code == "answered" and end is not None)
+    bars = [phase for phase in own if phase.get("total")]
+    done, total = (bars[-1]["done"], bars[-1]["total"]) if bars else (None, None)
+    return StepState(code, "yes" if over else "now", start, end, done, total)
+
+
+def step_times(phases: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """{step: seconds} of the steps that ended."""
+    return {step.code: step.seconds for step in step_states(phases) if step.seconds is not None}
+
+
+def _step_rank(phase: str) -> int:
+    return next((rank for rank, (_code, members) in enumerate(STEPS) if phase in members), 1)
