@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from panel.fleet.door.body import CHECK_WHOLE, MAX_DEPTH, find_model
+from panel.fleet.door.body import MAX_DEPTH, WHOLE, find_model
 from panel.fleet.door.errors import BodyError
 
 PAD = b" " * 100
@@ -26,7 +26,7 @@ def refusal(body: bytes) -> str:
 
 def large(body: bytes) -> bytes:
     """The same object with a long text in front, so that only the scanner reads it."""
-    return body.replace(b"{", b'{"pad": "' + b"x" * CHECK_WHOLE + b'", ', 1)
+    return body.replace(b"{", b'{"pad": "' + b"x" * WHOLE + b'", ', 1)
 
 
 BODIES = [
@@ -65,6 +65,7 @@ def test_the_name_is_found(body: bytes, name: str) -> None:
         (b"{'model': 'a'}", "request.bad_json"),
         (b'{"a": [1, "model": "a"}', "request.bad_json"),
         (b'{"a": nope, "model": "a"}', "request.bad_json"),
+        (b'{"a": NaN, "model": "a"}', "request.bad_json"),
     ],
 )
 def test_what_cannot_be_read_is_refused_small_and_large(body: bytes, code: str) -> None:

@@ -4,13 +4,14 @@ import asyncio
 import random
 import time
 
+from panel.fleet.door import Limits
 from tests.door.conftest import EVENTS, TOKEN, House, answer, chunk, eventually, raw, read_answer, request
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 
 
 async def test_the_body_goes_on_unchanged_and_the_answer_comes_back_unchanged(house: House) -> None:
-    sent = b'{ "messages" : [ {"role":"user","content":"h\\u00e9, \xf0\x9f\x98\x80 1.0e5"} ],\n "model":"tiny" , "n": 1.50 }'
+    sent = b'{ "messages" : [ {"content":"h\\u00e9, \xf0\x9f\x98\x80 1.0e5"} ],\n "model":"tiny" , "n": 1.50 }'
     back = b'{"odd":   "spacing", "n": 1.50, "bytes": "\xe2\x82\xac"}'
     house.engine.script = answer(back)
     got = await house.post(sent)
@@ -21,7 +22,8 @@ async def test_the_body_goes_on_unchanged_and_the_answer_comes_back_unchanged(ho
 
 
 async def test_the_engine_gets_its_own_key_and_nothing_that_is_the_clients(house: House) -> None:
-    hidden = "cookie: berth_session=s\r\nx-forwarded-for: 1.2.3.4\r\norigin: http://evil\r\nte: trailers\r\nx-data-parallel-rank: 3\r\n"
+    hidden = "cookie: berth_session=s\r\nx-forwarded-for: 1.2.3.4\r\norigin: http://evil\r\n"
+    hidden += "te: trailers\r\nx-data-parallel-rank: 3\r\n"
     await house.post(BODY, headers=hidden + "user-agent: curl/8\r\nx-request-id: mine-1\r\n")
     asked = house.engine.asked[0]
     assert asked.head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
@@ -40,7 +42,8 @@ async def test_only_known_headers_of_the_engine_come_back(house: House) -> None:
     house.engine.script = answer(
         b"{}",
         headers="content-type: application/json\r\nset-cookie: berth_session=evil\r\naccess-control-allow-origin: *\r\n"
-        "x-berth-said-by: panel\r\nserver: uvicorn\r\nconnection: keep-alive, x-secret\r\nx-secret: 1\r\nretry-after: 3\r\n",
+        "x-berth-said-by: panel\r\nserver: uvicorn\r\nconnection: keep-alive, x-secret\r\nx-secret: 1\r\n"
+        "retry-after: 3\r\n",
     )
     got = await house.post(BODY)
     assert got.headers["x-berth-said-by"] == "engine"
@@ -95,6 +98,7 @@ async def test_two_hundred_streams_at_once_are_all_whole(house: House) -> None:
         writer.write(b"0\r\n\r\n")
 
     house.engine.script = script
+    house.door.limits = house.door._pool.limits = Limits()  # one busy loop does the work of three processes here
 
     async def one(number: int) -> bool:
         got = await house.post(BODY, headers=f"x-request-id: s{number}\r\n")

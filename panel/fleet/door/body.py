@@ -1,7 +1,7 @@
 """The request body: read within bounds, and the model's name found in it without building or changing anything.
 
 The bytes go to the engine as they came. Building the whole JSON would hold the event loop for up to a second on a body
-full of numbers, so a scanner walks it instead and pauses often; small bodies are checked fully, for a better sentence.
+full of numbers, so a scanner walks a large one instead and pauses often; small ones are parsed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from panel.fleet.door.upstream import ClientGone
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 MAX_DEPTH = 128
-CHECK_WHOLE = 32 << 10  # bytes; up to here the body is also parsed, which takes well under a millisecond
+WHOLE = 32 << 10  # bytes; up to here the body is parsed as a whole, which takes well under a millisecond
 SLICE = 1 << 20  # bytes of plain text passed between two pauses
 MAX_SPACE = 64 << 10  # bytes of white space in one place
+MAX_NAME = 4096  # bytes of a model's name; a longer one is none
 MAX_SCALAR = 1024  # bytes of a number
 TOKENS = 2000  # marks passed between two pauses
 _SPACE = re.compile(rb"[ \t\r\n]*")
@@ -55,21 +56,21 @@ async def read_body(receive: Receive, declared: int | None, limits: Limits, held
         raise _too_large(limits, close=declared > 8 * limits.body)
     pieces: list[bytes] = []
     size = 0
+    end = asyncio.get_running_loop().time() + limits.body_total_s
     try:
-        with Deadline(limits.body_total_s):
-            while True:
-                with Deadline(limits.body_pause_s):
-                    message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                piece = message.get("body", b"")
-                if size + len(piece) > limits.body:
-                    raise _too_large(limits, close=True)
-                held.add(len(piece))
-                size += len(piece)
-                pieces.append(piece)
-                if not message.get("more_body", False):
-                    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        while True:
+            with Deadline(min(limits.body_pause_s, end - asyncio.get_running_loop().time())):
+                message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            piece = message.get("body", b"")
+            if size + len(piece) > limits.body:
+                raise _too_large(limits, close=True)
+            held.add(len(piece))
+            size += len(piece)
+            pieces.append(piece)
+            if not message.get("more_body", False):
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
     except TimeoutError as exc:
         held.bytes -= size
         raise DoorError(
@@ -95,16 +96,16 @@ async def find_model(body: bytes) -> str:
     if body.startswith(_BOM):
         raise BodyError("request.bom", "The body begins with a byte order mark.", "Send plain UTF-8 JSON.")
     try:
-        body.decode("utf-8")
+        text = body.decode("utf-8")
     except UnicodeDecodeError as exc:
         raise BodyError(
             "request.not_utf8", f"The body is not UTF-8: byte {exc.start} is wrong.", "Send UTF-8 JSON."
         ) from exc
-    if len(body) <= CHECK_WHOLE:
-        _check_whole(body)
-    found: list[bytes] = []
-    for _pause in _scan(body, found):
-        await asyncio.sleep(0)
+    found = _parse(text) if len(body) <= WHOLE else None
+    if found is None or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        found = []
+        for _pause in _scan(body, found):
+            await asyncio.sleep(0)
     if not found:
         raise BodyError(
             "model.missing", "The body names no model.", 'Add "model"; GET /v1/models lists them.', param="model"
@@ -112,22 +113,33 @@ async def find_model(body: bytes) -> str:
     if len(found) > 1:
         # Parsers differ on which of two counts; the one who pays for an answer must not depend on that.
         raise BodyError("model.twice", "The body names the model more than once.", param="model")
-    if not found[0].startswith(b'"'):
+    if not isinstance(found[0], str):
         raise BodyError("model.not_text", "The model's name must be a string.", param="model")
-    return _text(found[0], 0)
+    return found[0]
 
 
-def _check_whole(body: bytes) -> None:
+def _parse(text: str) -> list[Any]:
+    """Each top-level `model` of a small body. An object is read as a tuple of pairs, so that none of two is lost."""
     try:
-        json.loads(body)
+        whole = _PAIRS.decode(text)
     except RecursionError as exc:
         raise _too_deep() from exc
     except ValueError as exc:
         raise _bad_json(str(exc)) from exc
+    if not isinstance(whole, tuple):
+        raise _bad_json("it must be an object", "request.not_an_object")
+    return [value for name, value in whole if name == "model"]
 
 
-def _scan(body: bytes, found: list[bytes]) -> Iterator[None]:
-    """Walk the top-level object; put the raw value of each `model` into `found`. Yields where a pause is good."""
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+_PAIRS = json.JSONDecoder(object_pairs_hook=tuple, parse_constant=_no_constant)
+
+
+def _scan(body: bytes, found: list[Any]) -> Iterator[None]:
+    """Walk the top-level object; each `model` goes into `found`, None for what is no text. Yields to let others run."""
     at = _skip(body, 0)
     if body[at : at + 1] != b"{":
         raise _bad_json("it must be an object", "request.not_an_object")
@@ -146,7 +158,8 @@ def _scan(body: bytes, found: list[bytes]) -> Iterator[None]:
         value_at = _skip(body, at + 1)
         at = yield from _value_end(body, value_at)
         if is_model:
-            found.append(body[value_at : min(at, value_at + 4096)])
+            text = body[value_at:at] if at - value_at < MAX_NAME else b'"..."'
+            found.append(_text(text, value_at) if text.startswith(b'"') else None)
         at = _skip(body, at)
         closed = body[at : at + 1] == b"}"
         if not closed:

@@ -113,7 +113,7 @@ async def relay(
     Raises EngineBroke before anything was sent, Broken after, ClientGone when the client left or stalled.
     """
     exchange = Exchange(pool, route)
-    watcher = asyncio.ensure_future(exchange.watch(receive))
+    watcher = asyncio.get_running_loop().create_task(exchange.watch(receive))
     try:
         connection, answer = await exchange.ask(head, body)
         if answer.status in (401, 403):

@@ -43,6 +43,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, limits: Limits, lost: Callable[[Connection], None], address: tuple[str, int]) -> None:
         self.limits, self.address, self.used = limits, address, 0
         self._lost = lost
+        self._loop = asyncio.get_running_loop()
         self.closed = False
         self.transport: asyncio.Transport
         self.idle_timer: asyncio.TimerHandle | None = None
@@ -187,19 +188,24 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     async def _until(self, there: Callable[[], bool], seconds: float, late: str) -> None:
+        timer: asyncio.TimerHandle | None = None
         try:
             while not there():
                 if self._error is not None:
                     raise self._error
-                self._waiter = asyncio.get_running_loop().create_future()
-                with Deadline(seconds):
-                    await self._waiter
-        except TimeoutError as exc:
-            raise EngineBroke(late, f"The engine sent nothing for {seconds:g} seconds.", status=504) from exc
+                if timer is None:
+                    timer = self._loop.call_later(seconds, self._late, seconds, late)
+                self._waiter = self._loop.create_future()
+                await self._waiter
         finally:
             self._waiter = None
+            if timer is not None:
+                timer.cancel()
         if isinstance(self._error, ClientGone):
             raise self._error
+
+    def _late(self, seconds: float, code: str) -> None:
+        self.abort(EngineBroke(code, f"The engine sent nothing for {seconds:g} seconds.", status=504))
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
