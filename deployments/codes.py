@@ -62,9 +62,7 @@ CODES: dict[str, tuple[Any, Any]] = {
         _("Choose a smaller model or a smaller KV cache (now %(kv_gib)s GiB)."),
     ),
     "host.ram_reserved": (
-        _(
-            "Needs ≈ %(need_mib:gib)s of memory; %(reserved_mib:gib)s of %(total_mib:gib)s are set aside for other runs."
-        ),
+        _("Needs ≈ %(need_mib:gib)s of memory; %(reserved_mib:gib)s of %(total_mib:gib)s are set aside."),
         _("It starts when one of them is stopped, or with a smaller KV cache."),
     ),
     "host.ram_used": (

@@ -345,7 +345,7 @@ def candidates(reason: dict[str, Any]) -> list[dict[str, str]]:
     """Why each place was not taken."""
     found = []
     for item in (reason or {}).get("params", {}).get("candidates", []):
-        said = words(item)
+        said = words((item.get("params") or {}).get("problem") or item)
         found.append(
             {"name": item.get("name", ""), "text": said.text if said else "", "hint": said.hint if said else ""}
         )

@@ -1,0 +1,129 @@
+"""Rows for tests of the deployments' pages and loop: a host with an engine, a model on it, deployments in any state."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from django.utils import timezone
+
+from deployments.models import Deployment, Revision, Run, Transition
+from deployments.spec import DeploymentSpec
+from models_catalog.models import Artifact, CatalogModel, Copy
+from panel.fleet.models import Gpu, Host, Job, JobLog, Reservation, Runtime
+
+FLAGS = json.loads((Path(__file__).parent.parent / "fakes" / "flags.json").read_text())
+FACTS: dict[str, Any] = {
+    "hostname": "quay", "os": "Debian GNU/Linux 12", "kernel": "6.1", "machine": "x86_64", "cpu_model": "a CPU",
+    "cpu_count": 16, "cpu_flags": ["avx2", "avx512f"], "ram_total_mib": 64_000, "ram_available_mib": 48_000,
+    "disks": [], "python": "3.12", "boot_time": 1.0, "agent_started": 2.0, "model_roots": ["/models"],
+}  # fmt: skip
+LOG = b"""INFO 11-30 14:02:09 [api_server.py:1894] vLLM API server version 0.32.0
+INFO 11-30 14:02:09 [utils.py:253] non-default args: {'model': '/models/tiny', 'max_model_len': 2048}
+INFO 11-30 14:02:15 [model.py:547] Resolved architecture: LlamaForCausalLM
+WARNING 11-30 14:02:16 [cpu.py:88] VLLM_CPU_KVCACHE_SPACE is small <b>not bold</b>
+INFO 11-30 14:02:19 [loader.py:97] Loading safetensors checkpoint shards: 100% Completed | 2/2 [00:01<00:00]
+"""
+
+
+def make_host(name: str = "quay", *, gpus: int = 0, device: str = "", **values: Any) -> Host:
+    now = timezone.now()
+    host = Host.objects.create(
+        name=name, token_hash=f"hash of {name}", is_local=not Host.objects.filter(is_local=True).exists(),
+        agent_version="0.1.0", last_seen_at=now, facts=FACTS, facts_at=now, ram_total_mib=FACTS["ram_total_mib"], **values,
+    )  # fmt: skip
+    for index in range(gpus):
+        Gpu.objects.create(host=host, uuid=f"GPU-{name}-{index}", index=index, name="NVIDIA L40S", total_mib=46_068,
+                           used_mib=600, measured_at=now)  # fmt: skip
+    Runtime.objects.create(
+        host=host, engine="vllm", executable=f"/opt/{name}/bin/vllm", version="0.32.0", python="3.12",
+        device=device or ("cuda" if gpus else "cpu"), flags=FLAGS, origin="path",
+    )  # fmt: skip
+    return host
+
+
+def make_copy(host: Host, name: str = "Tiny-1B-Instruct", **values: Any) -> Copy:
+    model, _made = CatalogModel.objects.get_or_create(name=name)
+    artifact = model.artifacts.first() or Artifact.objects.create(
+        model=model, format="hf", label="bfloat16", fingerprint=name, size_bytes=2 << 30,
+        facts={"format": "hf", "tasks": ["generate"], "architectures": ["LlamaForCausalLM"], "weight_bytes": 2 << 30,
+               "context_length": 4096, "heads": 16, "chat_template": True, "tokenizer": "tokenizer.json"},
+    )  # fmt: skip
+    return Copy.objects.create(artifact=artifact, host=host, path=f"/models/{name}", root="/models", **values)
+
+
+def make_deployment(copy: Copy, name: str = "team-chat", *, state: str = "stopped", **values: Any) -> Deployment:
+    desired = "stopped" if state in ("stopped", "stopping") else "running"
+    row = Deployment.objects.create(
+        **{"name": name, "state": state, "desired": desired, "created_by": "maria", "wanted_by": "maria", **values}
+    )
+    spec = DeploymentSpec(artifact_id=copy.artifact_id, device="auto")
+    row.revision = Revision.objects.create(
+        deployment=row, number=1, spec=spec.model_dump(mode="json"), created_by="maria"
+    )
+    row.save(update_fields=["revision"])
+    return row
+
+
+def make_run(row: Deployment, copy: Copy, *, job_state: str = "running", log: bytes = LOG, **values: Any) -> Run:
+    """A run with its job and log, set as the deployment's newest."""
+    now = timezone.now()
+    host = copy.host
+    runtime = host.runtimes.first()
+    status = {"state": job_state, "pid": 4711, "port": 18_100, "listening": job_state == "running", "processes": 3,
+              "rss_mib": 3_100, "read_bytes": 2 << 30, "log_size": len(log), "still_since": now.timestamp(),
+              "argv": [runtime.executable, "serve", copy.path, "--port", "18100"], "started_at": now.timestamp() - 40}  # fmt: skip
+    status |= values.pop("status", {})
+    job = Job.objects.create(host=host, kind="engine", state=job_state, status=status, status_at=now,
+                             open=job_state != "ended", ended_at=now if job_state == "ended" else None)  # fmt: skip
+    JobLog.objects.create(job=job, size=len(log), tail=log)
+    start = now.timestamp() - 40
+    phases = [
+        {"code": "start", "start": start, "end": start + 4, "done": None, "total": None, "clock": ""},
+        {"code": "config", "start": start + 4, "end": start + 9, "done": None, "total": None, "clock": ""},
+        {"code": "load", "start": start + 9, "end": None, "done": 1, "total": 2, "clock": ""},
+    ]
+    run = Run.objects.create(
+        **{
+            "deployment": row, "revision": row.revision, "number": row.runs.count() + 1, "host": host, "runtime": runtime,
+            "copy": copy, "job": job, "host_name": host.name, "model_name": str(copy.artifact), "engine_version": "0.32.0",
+            "placement": {"device": "cpu", "gpus": [], "gpu_uuids": [], "reserve": [[None, 5_000]]}, "phases": phases,
+            "log_parsed": len(log), "started_by": "maria", "env": {"VLLM_API_KEY": "••••••", "VLLM_TARGET_DEVICE": "cpu"},
+            "command": status["argv"], **values,
+        }
+    )  # fmt: skip
+    Run.objects.filter(pk=run.pk).update(created_at=now - timedelta(seconds=42))
+    row.run = run
+    row.save(update_fields=["run"])
+    Transition.objects.create(deployment=row, run=run, old="preparing", new="starting")
+    if run.ended_at is None:
+        Reservation.objects.create(host=host, holder=str(run.pk), mib=5_000)
+        Host.objects.filter(pk=host.pk).update(ram_reserved_mib=host.ram_reserved_mib + 5_000)
+    return run
+
+
+def ready(row: Deployment, run: Run) -> None:
+    """Make a started run one that answered."""
+    now = timezone.now()
+    run.answer = {"question": "What is the capital of France?", "answer": "Paris.", "latency_ms": 184, "at": now.timestamp(),
+                  "path": "/v1/chat/completions"}  # fmt: skip
+    run.probe = {"asked_at": now.timestamp() - 1, "done_at": now.timestamp()}
+    run.parser = {"facts": {"kv_tokens": 118_784, "max_model_len": 4096}}
+    run.ready_at = now
+    run.save()
+
+
+ENDED: dict[str, Any] = {"outcome": "failed", "exit_code": 1}
+
+
+def failed(row: Deployment, copy: Copy) -> Run:
+    """A deployment whose newest start failed with a traceback."""
+    reason = {"code": "exit.code", "params": {"exit_code": 1, "phase": "load"}}
+    run = make_run(
+        row, copy, job_state="ended", ended_at=timezone.now(), reason=reason,
+        error_block={"first_line": 5, "root_line": 6, "lines": ["Traceback (most recent call last):", "ValueError: <script>alert(1)</script> no memory"]},
+        **ENDED,
+    )  # fmt: skip
+    row.reason = reason
+    row.save(update_fields=["reason"])
+    return run
