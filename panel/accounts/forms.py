@@ -24,14 +24,10 @@ class SignInForm(forms.Form):
     password = _password(_("Password"), new=False)
 
 
-class FirstAdminForm(forms.Form):
-    name = forms.CharField(
-        label=_("Your name here"),
-        help_text=_("Letters, digits and . _ - @ +"),
-        max_length=150,
-        widget=forms.TextInput(attrs={"autocomplete": "username", "autocapitalize": "none", "autofocus": True}),
-    )
-    password = _password(_("Password"), new=True)
+class NewPasswordForm(forms.Form):
+    """A password, typed twice."""
+
+    password = _password(_("New password"), new=True)
     again = _password(_("The same password again"), new=True)
 
     def clean(self) -> dict[str, Any]:
@@ -41,12 +37,17 @@ class FirstAdminForm(forms.Form):
         return data
 
 
-class PasswordForm(forms.Form):
-    current = _password(_("Present password"), new=False)
-    password = _password(_("New password"), new=True)
-    again = _password(_("The same password again"), new=True)
+class FirstAdminForm(NewPasswordForm):
+    name = forms.CharField(
+        label=_("Your name here"),
+        help_text=_("Letters, digits and . _ - @ +"),
+        max_length=150,
+        widget=forms.TextInput(attrs={"autocomplete": "username", "autocapitalize": "none", "autofocus": True}),
+    )
 
-    clean = FirstAdminForm.clean
+
+class PasswordForm(NewPasswordForm):
+    current = _password(_("Present password"), new=False)
 
 
 class TokenForm(forms.Form):

@@ -199,13 +199,13 @@ def create_first_admin(request: HttpRequest, secret: str, *, name: str, password
     return user
 
 
-@transaction.atomic
 def create_admin(name: str, password: str, *, actor: Any) -> User:
     """Make an admin from the shell. Raises Invalid."""
     require(actor, "users.manage")
-    _lock_first_admin()
-    user = _new_user(name, password, Role.ADMIN)
-    audit.record("user.created", user, actor=actor, after={"role": user.role})
+    with transaction.atomic():
+        _lock_first_admin()
+        user = _new_user(name, password, Role.ADMIN)
+        audit.record("user.created", user, actor=actor, after={"role": user.role})
     return user
 
 

@@ -41,7 +41,6 @@ def live(rows: "models.QuerySet[ApiToken] | None" = None) -> "models.QuerySet[Ap
     return rows.filter(unexpired, revoked_at__isnull=True, user__is_active=True)
 
 
-@transaction.atomic
 def create_token(
     user: User, name: str, *, actor: Any, scope: str = Scope.DOOR, days: int | None = None
 ) -> tuple[ApiToken, str]:
@@ -51,31 +50,33 @@ def create_token(
     """
     _may_touch(user, actor)
     _check(name, scope, days)
-    User.objects.select_for_update().get(pk=user.pk)  # two at once must not pass the limit together
-    if live(ApiToken.objects.filter(user=user)).count() >= MOST:
-        raise TooManyTokens(params={"most": MOST})
     plaintext = PREFIX + secrets.token_urlsafe(30)
-    token = ApiToken.objects.create(
-        user=user,
-        name=line(name, 80),
-        token_hash=hash_of(plaintext),
-        prefix=plaintext[:12],
-        scope=scope,
-        expires_at=timezone.now() + timedelta(days=days) if days is not None else None,
-    )
-    audit.record("token.created", token, actor=actor, scope=scope, days=days, owner=user.username, prefix=token.prefix)
-    tell_tokens_changed()
+    prefix = plaintext[:12]
+    with transaction.atomic():
+        User.objects.select_for_update().get(pk=user.pk)  # two at once must not pass the limit together
+        if live(ApiToken.objects.filter(user=user)).count() >= MOST:
+            raise TooManyTokens(params={"most": MOST})
+        token = ApiToken.objects.create(
+            user=user,
+            name=line(name, 80),
+            token_hash=hash_of(plaintext),
+            prefix=prefix,
+            scope=scope,
+            expires_at=timezone.now() + timedelta(days=days) if days is not None else None,
+        )
+        audit.record("token.created", token, actor=actor, scope=scope, days=days, owner=user.username, prefix=prefix)
+        tell_tokens_changed()
     return token, plaintext
 
 
-@transaction.atomic
 def revoke_token(token: ApiToken, *, actor: Any) -> bool:
     """End a token for good; False when it was already ended."""
     _may_touch(token.user, actor)
-    if not ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now()):
-        return False
-    audit.record("token.revoked", token, actor=actor, owner=token.user.username, prefix=token.prefix)
-    tell_tokens_changed()
+    with transaction.atomic():
+        if not ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now()):
+            return False
+        audit.record("token.revoked", token, actor=actor, owner=token.user.username, prefix=token.prefix)
+        tell_tokens_changed()
     return True
 
 

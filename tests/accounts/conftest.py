@@ -1,11 +1,13 @@
 """People of each role, and browsers that are signed in as them, with CSRF checked as in real life."""
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
 
+from panel.accounts import limits
 from panel.accounts.models import Role, User
 
 PASSWORD = "harbour lights at nine"
@@ -40,13 +42,9 @@ def browser(people: dict[str, User]) -> Callable[[str], Client]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The clock of the rate limit, set by hand."""
-    from datetime import datetime, timedelta
-    from datetime import timezone as tz
-
-    from panel.accounts import limits
 
     class Clock:
-        now = datetime(2026, 11, 30, 12, 0, 30, tzinfo=tz.utc)
+        now = datetime(2026, 11, 30, 12, 0, 30, tzinfo=UTC)
 
         def pass_(self, **kwargs: int) -> None:
             self.now += timedelta(**kwargs)

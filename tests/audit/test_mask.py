@@ -50,7 +50,9 @@ def test_left_as_it_is(text: str) -> None:
     assert mask_text(text) == text
 
 
-@pytest.mark.parametrize("key", ["HF_TOKEN", "api-key", "apiKey", "VLLM_API_KEY", "dbPassword", "AWS_SECRET_ACCESS_KEY"])
+@pytest.mark.parametrize(
+    "key", ["HF_TOKEN", "api-key", "apiKey", "VLLM_API_KEY", "dbPassword", "AWS_SECRET_ACCESS_KEY"]
+)
 def test_secret_keys(key: str) -> None:
     assert is_secret_key(key)
     assert mask({key: SECRET, "n": [{key: SECRET}]}) == {key: HIDDEN, "n": [{key: HIDDEN}]}
@@ -70,7 +72,9 @@ def test_command_lines_and_other_values() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("piece", ["a", "a:", "://", "b:b", "a-", "a=", "eyJaaaaaaaaa-", "bearer ", "-----BEGIN PRIVATE KEY-----"])
+@pytest.mark.parametrize(
+    "piece", ["a", "a:", "://", "b:b", "a-", "a=", "eyJaaaaaaaaa-", "bearer ", "-----BEGIN PRIVATE KEY-----"]
+)
 def test_time_grows_with_length_only(piece: str) -> None:
     def seconds(length: int) -> float:
         text = (piece * length)[:length]

@@ -149,7 +149,13 @@ def test_refusals_at_the_same_time_are_all_counted() -> None:
 
 @pytest.mark.parametrize(
     ("address", "counted"),
-    [("192.0.2.1", "192.0.2.1"), ("::ffff:192.0.2.1", "192.0.2.1"), ("2001:db8::1", "2001:db8::/64"), ("", ""), ("x", "x")],
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("", ""),
+        ("x", "x"),
+    ],
 )
 def test_counted_by_network(address: str, counted: str) -> None:
     assert network(address) == counted
