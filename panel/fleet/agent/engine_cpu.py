@@ -89,7 +89,8 @@ def launcher(python: Path) -> str:
         "' '''\n"
         "import sys\n"
         "from vllm.entrypoints.cli.main import main\n"
-        "sys.exit(main())\n"
+        'if __name__ == "__main__":\n'  # vLLM spawns its children: they import this file again
+        "    sys.exit(main())\n"
     )
 
 

