@@ -101,6 +101,7 @@ def _launch(
             utilisation=placement["utilisation"],
             kv_cache_gib=placement["kv_cache_gib"],
             machine=host.facts.get("machine", "x86_64"),
+            cpu_flags=frozenset(host.facts.get("cpu_flags", [])),
             allow_remote_code=copy.artifact.model.allow_remote_code,
         )
     )

@@ -77,6 +77,7 @@ class LaunchContext:
     kv_cache_gib: int = 4
     cpu_threads: str = "auto"
     machine: str = "x86_64"
+    cpu_flags: frozenset[str] = frozenset()
     allow_remote_code: bool = False
 
 

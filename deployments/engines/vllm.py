@@ -18,6 +18,9 @@ from deployments.engines.options import Schema, parse_schema
 QUESTION = "What is the capital of France?"
 CPU_MAX_SEQS = 8  # answers on a CPU are slow; more at once only makes all of them late
 GGUF_PLUGIN_SINCE = (0, 26)
+# vLLM for CPU answers nonsense in bfloat16 on CPUs that have AMX; float16 and float32 are right. Measured with 0.32.0.
+AMX_BFLOAT16_WRONG_SINCE = (0, 32)
+NO_FLOAT16 = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4"})  # the engine itself refuses float16 for these
 
 
 class VLLM:
@@ -128,6 +131,7 @@ def _add_own(values: arguments.Values, context: LaunchContext, *, on_gpu: bool) 
             own["tensor_parallel_size"] = len(context.gpu_uuids)
     else:
         own["max_num_seqs"] = CPU_MAX_SEQS
+        own |= _dtype_for_amx(context)
     length = schema.get("max_model_len")
     if length and length.allows_auto:
         own["max_model_len"] = "auto"  # the longest context that fits, up to the model's own
@@ -141,9 +145,23 @@ def _add_own(values: arguments.Values, context: LaunchContext, *, on_gpu: bool) 
             values.notes += _chosen(name, value)
 
 
+def _dtype_for_amx(context: LaunchContext) -> dict[str, Any]:
+    """Another number format for a bfloat16 model where that would give wrong answers."""
+    has_amx = any(flag.startswith("amx_") for flag in context.cpu_flags)
+    wrong = version_key(context.runtime.version)[:2] >= AMX_BFLOAT16_WRONG_SINCE
+    half = str(context.model_facts.get("dtype", "")).lower() in ("bfloat16", "bf16", "")
+    if not (has_amx and wrong and half):
+        return {}
+    return {"dtype": "float32" if context.model_facts.get("model_type") in NO_FLOAT16 else "float16"}
+
+
 def _chosen(name: str, value: Any) -> list[Reason]:
     """Notes about what was chosen for the person and changes how the deployment answers."""
-    codes = {"max_num_seqs": "chosen.few_sequences", "max_model_len": "chosen.longest_context"}
+    codes = {
+        "max_num_seqs": "chosen.few_sequences",
+        "max_model_len": "chosen.longest_context",
+        "dtype": "chosen.dtype_for_amx",
+    }
     return [Reason(codes[name], {"value": value}, name)] if name in codes else []
 
 

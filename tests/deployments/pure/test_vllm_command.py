@@ -80,6 +80,22 @@ def test_cpu_command_is_exact() -> None:
     assert [note.code for note in done.notes] == ["chosen.few_sequences", "chosen.longest_context"]
 
 
+@pytest.mark.parametrize(
+    ("facts", "flags", "options", "dtype"),
+    [
+        ({"dtype": "bfloat16"}, {"avx2", "amx_bf16"}, {}, "float16"),
+        ({"dtype": "bfloat16", "model_type": "gemma3"}, {"amx_tile"}, {}, "float32"),
+        ({"dtype": "float32"}, {"amx_bf16"}, {}, None),
+        ({"dtype": "bfloat16"}, {"avx512f"}, {}, None),
+        ({"dtype": "bfloat16"}, {"amx_bf16"}, {"dtype": "bfloat16"}, "bfloat16"),
+    ],
+)
+def test_bfloat16_is_avoided_where_amx_makes_it_wrong(facts: Any, flags: Any, options: Any, dtype: str | None) -> None:
+    given = replace(context(CPU, (), {"format": "hf", **facts}, options=options), cpu_flags=frozenset(flags))
+    argv = adapter_for("vllm").launch(given).argv
+    assert (value_of(argv, "--dtype") if "--dtype" in argv else None) == dtype
+
+
 def test_gpu_command_reserves_and_splits() -> None:
     done = launch(GPU, TWO, {"heads": 32}, options={"max_model_len": 4096})
     assert value_of(done.argv, "--gpu-memory-utilization") == "0.9"
