@@ -126,12 +126,28 @@ def _no_network() -> Iterator[None]:
 
 
 # --- parts that may be absent ---------------------------------------------------------------------------------------
+SERVERS = {"servers", "broker", "db", "transactional_db", "live_server"}
+SLOW = ("tests/e2e/", "tests/browser/", "tests/engine/", "tests/panel/test_up.py", "tests/panel/test_embedded.py")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that asks for the database, or for the broker, is an integration test."""
-    needs_servers = {"servers", "broker", "db", "transactional_db", "live_server"}
+    """Mark what asks for servers, and what starts whole process trees; run the cheap tests first."""
     for item in items:
-        if needs_servers & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("django_db"):
+        if SERVERS & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("django_db"):
             item.add_marker(pytest.mark.integration)
+        if item.nodeid.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=_cost)
+
+
+def _cost(item: pytest.Item) -> int:
+    """Order of a run: no servers, servers, process trees, browser, engine."""
+    if item.get_closest_marker("engine") or item.nodeid.startswith("tests/engine/"):
+        return 4
+    if item.nodeid.startswith("tests/browser/"):
+        return 3
+    return 2 if item.get_closest_marker("slow") else 1 if item.get_closest_marker("integration") else 0
 
 
 @pytest.hookimpl(wrapper=True)
@@ -142,3 +158,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.outcome = "failed"
         report.longrepr = f"left out although BERTH_TEST_ALL=1: {report.longrepr}"
     return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say loudly what was left out: nobody should take a green line for more than it is."""
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        terminalreporter.write_line(f"LEFT OUT: {report.nodeid}: {reason}", red=True, bold=True)

@@ -1,0 +1,74 @@
+# Berth. `make up` is all a person needs; `make` alone lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.berth-run
+DEV_STAMP := $(VENV)/.berth-dev
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
+
+.DEFAULT_GOAL := help
+.PHONY: help up down doctor check lint types test bench engine messages
+
+help: ## list these commands
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+# `exec`, so that TERM to make reaches the panel and not a shell in between.
+up: $(RUN_STAMP) ## install what is locked, start everything, print one address
+	@exec $(BIN)/python manage.py up
+
+down: $(RUN_STAMP) ## stop everything, engines too
+	@exec $(BIN)/python manage.py down
+
+doctor: $(RUN_STAMP) ## check everything the panel needs, one line each
+	@exec $(BIN)/python manage.py doctor
+
+check: lint types ## lint, import contracts, types, tests without servers (minutes)
+	@exec $(BIN)/pytest -q -m "not integration and not browser and not engine"
+
+test: lint types ## all tests: with servers, in a browser, with a real engine
+	@exec $(BIN)/python -m tests.run
+
+lint: $(DEV_STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --check . ; exit 1; }
+	@$(BIN)/lint-imports
+
+types: $(DEV_STAMP)
+	@$(BIN)/mypy
+
+bench: $(DEV_STAMP) ## measure start, memory, delays and the door's cost
+	@exec $(BIN)/python -m benchmarks
+
+engine: $(RUN_STAMP) ## prepare vLLM (CPU) and a small model, for tests and for a machine without GPU
+	@exec $(BIN)/python -m panel.fleet.agent.engine_cpu
+
+messages: $(DEV_STAMP) ## collect and compile the texts of all languages (needs gettext)
+	@command -v msgfmt >/dev/null || { echo "The system package gettext is absent. Debian, Ubuntu: apt install gettext" >&2; exit 1; }
+	@$(BIN)/python manage.py makemessages --locale zh_Hans --ignore .venv --ignore var --ignore tests --no-wrap
+	@$(BIN)/python manage.py compilemessages --ignore .venv
+
+$(BIN)/python:
+	@py=; for name in $(PYTHON) python3.13 python3.12 python3.11; do \
+	  if command -v $$name >/dev/null 2>&1 && $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then py=$$name; break; fi; \
+	done; \
+	if [ -z "$$py" ]; then echo "Berth needs Python 3.11 or newer. Install it, or name it: make up PYTHON=/path/to/python3" >&2; exit 1; fi; \
+	if ! $$py -c 'import ensurepip, venv' 2>/dev/null; then \
+	  package=$$($$py -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	  echo "A system package is absent: $$package. Debian, Ubuntu: apt install $$package" >&2; exit 1; \
+	fi; \
+	echo "Making a virtual environment in $(VENV) …"; \
+	$$py -m venv $(VENV)
+
+# The lock file decides: when it changes, the next command installs anew.
+$(RUN_STAMP): requirements.lock | $(BIN)/python
+	@echo "Installing the locked packages …"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --upgrade >/dev/null
+	@$(BIN)/python -m panel.lock select agent panel embedded > $(VENV)/wanted.txt
+	@$(PIP) -r $(VENV)/wanted.txt
+	@touch $@
+
+$(DEV_STAMP): requirements.lock | $(RUN_STAMP)
+	@echo "Installing the packages for development …"
+	@$(BIN)/python -m panel.lock select dev > $(VENV)/wanted-dev.txt
+	@$(PIP) -r $(VENV)/wanted-dev.txt
+	@touch $@

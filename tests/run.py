@@ -1,0 +1,99 @@
+"""`make test`: every part of the tests in turn, cheap ones first, and at the end one line for each.
+
+    python -m tests.run [pytest arguments]
+
+A part that cannot run here is named loudly; with BERTH_TEST_ALL=1 it is a failure.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+OUTPUT = ROOT / "test-output"
+REQUIRE_ALL = os.environ.get("BERTH_TEST_ALL") == "1"
+PG15 = Path("/usr/lib/postgresql/15/bin")
+NOTHING_SELECTED = 5  # pytest's exit code
+
+
+@dataclass
+class Part:
+    """One run of pytest. `closing` is its last line, `left_out` what it could not run and why."""
+
+    name: str
+    marks: str
+    env: dict[str, str]
+    code: int = 0
+    closing: str = "not run"
+    left_out: str = ""
+
+    def run(self, arguments: list[str]) -> None:
+        argv = [sys.executable, "-m", "pytest", "-m", self.marks, *arguments]
+        say(f"\n### {self.name}")
+        process = subprocess.Popen(
+            argv, cwd=ROOT, env={**os.environ, **self.env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        lines = []
+        for line in process.stdout or ():
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            lines.append(line)
+        self.code = process.wait()
+        OUTPUT.mkdir(exist_ok=True)
+        (OUTPUT / f"{self.name.replace(' ', '-')}.log").write_text("".join(lines), encoding="utf-8")
+        last = next((line for line in reversed(lines) if re.search(r"\bin [\d.]+s", line)), "no closing line\n")
+        self.closing = last.strip().strip("= ")
+        if self.code == NOTHING_SELECTED:
+            self.code, self.left_out = 0, "there are no such tests"
+        elif skipped := re.search(r"(\d+) skipped", self.closing):
+            self.left_out = f"{skipped[1]} tests were left out; the reasons stand above"
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def prepare_engine() -> int:
+    """vLLM (CPU) and the small model; minutes the first time, nothing when they are there."""
+    say("\n### preparing the engine")
+    return subprocess.run([sys.executable, "-m", "panel.fleet.agent.engine_cpu"], cwd=ROOT, check=False).returncode
+
+
+def parts() -> list[Part]:
+    found = [
+        Part("tests without servers", "not integration and not browser and not engine", {}),
+        Part("tests with servers", "integration and not browser and not engine", {}),
+        Part("tests in a browser", "browser and not engine", {}),
+        Part("tests with a real engine", "engine", {}),
+    ]
+    if (PG15 / "initdb").exists() and not os.environ.get("DATABASE_URL"):
+        marks = "integration and not slow and not browser and not engine"
+        found.insert(3, Part("tests on PostgreSQL 15", marks, {"BERTH_TEST_PG_BIN": str(PG15)}))
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    begin = time.monotonic()
+    todo = parts()
+    for part in todo:
+        if part.marks == "engine" and REQUIRE_ALL and (code := prepare_engine()):
+            part.code, part.closing = code, "the engine could not be prepared"
+            continue
+        part.run(arguments)
+    say(f"\n### what was run, in {(time.monotonic() - begin) / 60:.1f} min")
+    for part in todo:
+        say(f"  {'ok    ' if not part.code else 'FAILED'}  {part.name}: {part.closing}")
+    left_out = [part for part in todo if part.left_out]
+    for part in left_out:
+        say(f"!!! LEFT OUT !!!  {part.name}: {part.left_out}")
+    failed = any(part.code for part in todo) or (REQUIRE_ALL and left_out)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
