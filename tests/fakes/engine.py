@@ -108,27 +108,53 @@ def read_fake(model: str) -> Fake:
     return replace(Fake(), **asked)
 
 
-def serve_parser() -> argparse.ArgumentParser:
-    """The parser of `vllm serve`, made from the real one's schema."""
-    parser = argparse.ArgumentParser(prog="vllm serve", usage="vllm serve [model_tag] [options]", add_help=False)
-    types: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "loads": json.loads}
+class _Shown:
+    """A default that only looks like the real one."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _type(row: dict[str, Any]) -> Callable[[str], Any]:
+    """What converts the text of an argument; it bears the real one's name."""
+    known: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "loads": json.loads}
+
+    def convert(text: str) -> Any:
+        return text
+
+    convert.__name__ = row["type"]
+    return known.get(row["type"], convert)
+
+
+def serve_parser(parser: argparse.ArgumentParser | None = None) -> argparse.ArgumentParser:
+    """The parser of `vllm serve`, made from the real one's schema; a given one also gets its groups and defaults."""
+    described = parser is not None
+    if parser is None:
+        parser = argparse.ArgumentParser(prog="vllm serve", usage="vllm serve [model_tag] [options]", add_help=False)
+    groups: dict[str, Any] = {}
     for row in json.loads(FLAGS.read_text(encoding="utf-8")):
-        options: dict[str, Any] = {"dest": row["dest"], "default": None}
-        choices = row["choices"]
+        names = [flag for flag in row["flags"] if not flag.startswith("--no-")]
+        if "--help" in names:
+            continue
+        options: dict[str, Any] = {"dest": row["dest"], "default": _Shown(row["default"]) if described else None}
         if row["nargs"] == "0":
-            boolean = any(flag.startswith("--no-") for flag in row["flags"])
-            options["action"] = argparse.BooleanOptionalAction if boolean else "store_true"
-            names = [flag for flag in row["flags"] if not flag.startswith("--no-")]
+            options["action"] = argparse.BooleanOptionalAction if names != row["flags"] else "store_true"
         else:
             options |= {"nargs": None if row["nargs"] == "None" else row["nargs"]}
-            options |= {"type": types.get(row["type"], str)}
-            if choices:
-                options["choices"] = [options["type"](choice) for choice in choices]
-            names = row["flags"]
+            options |= {"type": None if row["type"] == "None" else _type(row)}
+            if row["choices"]:
+                options["choices"] = [(options["type"] or str)(choice) for choice in row["choices"]]
+        where = parser
+        if described and row["group"] not in ("options", "positional arguments"):
+            where = groups.setdefault(row["group"], None) or parser.add_argument_group(row["group"])
+            groups[row["group"]] = where
         if names:
-            parser.add_argument(*names, **options)
+            where.add_argument(*names, help=row["help"] if described else None, **options)
         else:
-            parser.add_argument("model_tag", nargs="?")
+            where.add_argument("model_tag", nargs="?")
     return parser
 
 
@@ -309,9 +335,6 @@ def main(argv: list[str]) -> int:
     """The command line of `vllm`. `--version` and `serve` are known, nothing else."""
     if argv[:1] in (["--version"], ["-v"]):
         sys.stdout.write(read_fake("").version + "\n")
-        return 0
-    if argv[:1] == ["flags"]:
-        sys.stdout.write(FLAGS.read_text(encoding="utf-8"))
         return 0
     if argv[:1] != ["serve"]:
         sys.stderr.write("usage: vllm [-h] [-v] {serve} ...\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import struct
 import sys
 from pathlib import Path
@@ -14,22 +15,56 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_fake_engine(folder: Path, **fake: object) -> Path:
-    """Install `vllm` (and the `python` it names, which answers for its flags) into a folder; returns the executable.
+def make_fake_engine(folder: Path, *, version: str = "0.32.0+cpu", device: str = "cpu", **fake: object) -> Path:
+    """Install `vllm` and the `python` that it runs with into a folder, as a virtual environment's bin; the executable.
 
-    `fake` are defaults for every run of this engine (keys of engine.Fake or `mode`); a model's fake.json goes over
-    them.
+    That python finds a small `vllm` package with the real engine's parser, so that whoever asks the runtime for its
+    version, device and flags gets the real answers. `fake` are defaults for every run of this engine (keys of
+    engine.Fake or `mode`); a model's fake.json goes over them.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    site = _package(folder / "fake-site", version, device)
+    python = folder / "python"
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(site))} exec {shlex.quote(sys.executable)} "$@"\n', encoding="utf-8"
+    )
+    defaults = json.dumps(json.dumps({"version": version, **fake}))
     executable = folder / "vllm"
-    environment = f"os.environ.setdefault('FAKE_ENGINE_DEFAULTS', {json.dumps(json.dumps(fake))})\n" if fake else ""
     executable.write_text(
-        f"#!{sys.executable}\nimport os, runpy\n{environment}"
+        f"#!{python}\nimport os, runpy\nos.environ.setdefault('FAKE_ENGINE_DEFAULTS', {defaults})\n"
         f"runpy.run_path({json.dumps(str(HERE / 'engine.py'))}, run_name='__main__')\n",
         encoding="utf-8",
     )
-    executable.chmod(0o755)
+    for file in (python, executable):
+        file.chmod(0o755)
     return executable
+
+
+def _package(site: Path, version: str, device: str) -> Path:
+    """A `vllm` package that knows its version, its platform and its parser, and nothing else."""
+    parser = (
+        f"import sys\nsys.path.insert(0, {json.dumps(str(HERE))})\nfrom engine import serve_parser\n\n\n"
+        "def make_arg_parser(parser):\n    return serve_parser(parser)\n"
+    )
+    platform = (
+        f"class {device.capitalize()}Platform:\n    device_type = {device!r}\n\n"
+        f"    def get_device_name(self):\n        return {device!r}\n\n\ncurrent_platform = {device.capitalize()}Platform()\n"
+    )
+    files = {
+        "vllm/__init__.py": f"__version__ = {version!r}\n",
+        "vllm/platforms/__init__.py": platform,
+        "vllm/utils/__init__.py": "",
+        "vllm/utils/argparse_utils.py": "from argparse import ArgumentParser as FlexibleArgumentParser\n",
+        "vllm/entrypoints/__init__.py": "",
+        "vllm/entrypoints/openai/__init__.py": "",
+        "vllm/entrypoints/openai/cli_args.py": parser,
+        f"vllm-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n",
+    }
+    for name, text in files.items():
+        path = site / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return site
 
 
 def make_fake_model(folder: Path, **fake: object) -> Path:

@@ -19,8 +19,10 @@ import pytest
 from deployments.diagnosis import phases
 from deployments.diagnosis.failure import explain
 from deployments.engines.base import Launch, LaunchContext, RuntimeFacts, adapter_for
+from deployments.engines.options import parse_schema
 from deployments.engines.vllm import VLLM
 from deployments.spec import DeploymentSpec
+from panel.fleet.agent.flag_schema import probe_runtime
 from tests.fakes.engine import FLAGS, MODES
 from tests.fakes.make_engine import make_fake_engine, make_fake_model
 
@@ -206,6 +208,18 @@ def test_it_refuses_flags_as_the_real_one(tmp_path: Path) -> None:
     assert "vllm: error: unrecognized arguments: --swap-space 4" in done.stderr
     told = subprocess.run([executable, "--version"], capture_output=True, text=True, check=True)
     assert told.stdout == "0.32.0+cpu\n"
+
+
+def test_the_hosts_probe_reads_the_real_flags(tmp_path: Path) -> None:
+    found = probe_runtime(make_fake_engine(tmp_path, version="0.32.0", device="cuda"), 30)
+    assert (found["ok"], found["version"], found["device"]) == (True, "0.32.0", "cuda"), found
+    told, real = parse_schema(found["flags"]), parse_schema(ROWS)
+    for option in told.options:
+        want = real.by_name[option.name]
+        assert (option.kind, option.flags, option.choices, option.many) == (
+            want.kind, want.flags, want.choices, want.many,
+        )  # fmt: skip
+    assert len(told.options) == len(real.options) == 316
 
 
 def test_modes_name_known_fields(tmp_path: Path) -> None:
