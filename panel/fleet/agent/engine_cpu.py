@@ -39,6 +39,7 @@ from panel.fleet.agent.provision import (
     require_space,
     run_logged,
     say,
+    signal_name,
     start_folder,
     write_marker,
 )
@@ -143,7 +144,7 @@ def check_cpu(system: str, machine: str, cpuinfo: str) -> None:
 def explain_verify_failure(returncode: int, output: str, log: Path) -> SetupProblem:
     """Why the installed engine does not even tell its version."""
     if returncode < 0:
-        name = signal.Signals(-returncode).name
+        name = signal_name(-returncode)
         what = f"The installed vLLM was ended by {name}" + (
             ": it has no kernels for this CPU." if name == "SIGILL" else "."
         )

@@ -26,6 +26,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from panel.fleet.agent.provision import signal_name
+
 CODES = (
     "not_found",  # the executable does not exist
     "no_python",  # it is no Python script, or its Python is gone
@@ -251,7 +253,7 @@ def _probe(executable: Path, deadline: float, env: Mapping[str, str]) -> dict[st
 def _wait(child: subprocess.Popen[bytes], deadline: float, files: tuple[Path, ...]) -> str:
     """Wait for the end; returns the code of why it has to be ended before, or ''."""
     pause = 0.01
-    while child.poll() is None:
+    while not _ended(child):
         if time.monotonic() >= deadline:
             return "timeout"
         if any(file.stat().st_size > MAX_OUTPUT for file in files):
@@ -259,6 +261,11 @@ def _wait(child: subprocess.Popen[bytes], deadline: float, files: tuple[Path, ..
         time.sleep(pause)
         pause = min(pause * 1.5, 0.1)
     return ""
+
+
+def _ended(child: subprocess.Popen[bytes]) -> bool:
+    """Whether it ended; it stays uncollected, so that its pid cannot become another's before the group is killed."""
+    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _end_session(child: subprocess.Popen[bytes]) -> None:
@@ -270,7 +277,7 @@ def _end_session(child: subprocess.Popen[bytes]) -> None:
 
 def _read(returncode: int, out: Path, err: Path) -> dict[str, Any]:
     if returncode < 0:
-        return _failure("signal", signal.Signals(-returncode).name)
+        return _failure("signal", signal_name(-returncode))
     if returncode != 0:
         return _failure("failed", _tail(err))
     if out.stat().st_size > MAX_OUTPUT:

@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -203,6 +204,14 @@ def run_logged(
         size = written.seek(0, os.SEEK_END)
         written.seek(max(start, size - (64 << 10)))
         return done.returncode, written.read().decode("utf-8", "replace")
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; numbers without a name (real-time signals) as `signal 40`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def explain_pip_failure(output: str, log: Path) -> SetupProblem:
