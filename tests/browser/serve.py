@@ -18,7 +18,7 @@ def main() -> None:
     sys.stdout.write(f"{listener.getsockname()[1]}\n")
     sys.stdout.flush()
     config = uvicorn.Config(
-        application, lifespan="off", access_log=False, log_level="warning", timeout_graceful_shutdown=grace
+        application, lifespan="on", access_log=False, log_level="warning", timeout_graceful_shutdown=grace
     )
     uvicorn.Server(config).run(sockets=[listener])
 

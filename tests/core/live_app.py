@@ -1,5 +1,7 @@
 """The panel with a few more addresses, for tests of live streams: sync and async views that read the database first."""
 
+from panel.asgi import application as application  # isort: skip  (first: it loads the apps)
+
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
@@ -33,6 +35,5 @@ urlpatterns = [
     path("", include("panel.urls")),
 ]
 
-from panel.asgi import application as application  # noqa: E402
 
 settings.ROOT_URLCONF = __name__
