@@ -136,7 +136,7 @@ def read_log(row: Deployment) -> None:
         part = logstore.read(run.job_id, offset, logstore.MAX_READ)
     if offset == run.log_parsed:  # only a gap was left
         offset = part.size
-    found = state["phases"]
+    found = phases.phases_of(state)
     changed = Run.objects.filter(pk=run.pk, log_parsed=run.log_parsed).update(
         log_parsed=offset, parser=state, phases=found
     )

@@ -15,12 +15,12 @@ from deployments.models import Deployment, Run
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
 from deployments.wording import BADGES, STEP_NAMES, STEP_NOTES, Words, words
+from panel.accounts.forms import TokenForm
 from panel.core.templatetags.ui import approx, duration, gib, ngroup
 
 KINDS = {State.READY: "ready", State.FAILED: "failed", State.STOPPED: "stopped"}  # every other state is "moving"
 RUNS_SHOWN = 20
-STEP_KINDS = {"done": "yes", "now": "now", "todo": "todo", "skipped": "yes"}
-DOTS = {"done": "", "skipped": "", "now": "x", "todo": "t"}
+DOTS = {"yes": "", "skip": "", "now": "x", "todo": "t"}
 LOG_TAIL = 64 << 10  # bytes of a ready engine's log that its page begins with
 
 
@@ -131,7 +131,7 @@ def process(run: Run) -> dict[str, Any] | None:
 
 
 def current_step(run: Run) -> str:
-    return next((s["code"] for s in queries.steps_of(run) if s["state"] == "now"), "")
+    return next((s.code for s in queries.steps_of(run) if s.state == "now"), "")
 
 
 def moving(row: Deployment) -> dict[str, Any]:
@@ -198,18 +198,17 @@ def steps(run: Run, usual: dict[str, Any], *, failed: bool = False) -> list[Step
     """The eight steps with what each took and usually takes."""
     found = []
     for s in queries.steps_of(run):
-        kind = "no" if failed and s["state"] == "now" else STEP_KINDS[s["state"]]
-        counted = s["total"] and s["done"] is not None
-        value = 100 * s["done"] / s["total"] if s["state"] == "now" and counted else None
-        detail = f"{ngroup(s['done'])} / {ngroup(s['total'])}" if counted else ""
-        if s["code"] == "placed":
+        kind = "no" if failed and s.state == "now" else "yes" if s.state == "skip" else s.state
+        counted = s.total and s.done is not None
+        value = 100 * s.done / s.total if s.state == "now" and counted else None
+        detail = f"{ngroup(s.done)} / {ngroup(s.total)}" if counted else ""
+        if s.code == "placed":
             detail = place(run)
-        elif s["state"] == "skipped":
+        elif s.state == "skip":
             detail = _("not needed here")
-        took = s["end"] - s["start"] if s["end"] is not None and s["start"] is not None else None
-        often = usual.get(s["code"])
+        often = usual.get(s.code)
         span = _("usually %(time)s") % {"time": duration(often["median"])} if often else ""
-        found.append(StepView(kind, str(STEP_NAMES[s["code"]]), detail, duration(took), span, value))
+        found.append(StepView(kind, str(STEP_NAMES[s.code]), detail, duration(s.seconds), span, value))
     return found
 
 
@@ -234,6 +233,7 @@ def ready(row: Deployment, run: Run) -> dict[str, Any]:
     source = _("answered in %(ms)s ms") % {"ms": ngroup(answer.get("latency_ms"))} if answer else ""
     return {
         "base_url": base_url,
+        "token_form": TokenForm(),
         "snippets": snippets(spec.task, row.name, base_url),
         "answer": {**answer, "source": source} if answer else None,
         "measured_facts": _measured(run),
@@ -268,15 +268,15 @@ def failed(row: Deployment, run: Run | None) -> dict[str, Any]:
     if run is None or not of_run:
         return context
     states = queries.steps_of(run)
-    reached = [s for s in states if s["state"] in ("done", "now")]
+    reached = [s for s in states if s.state in ("yes", "now")]
     block = run.error_block or {}
     return {
         **context,
         "error_block": block,
         "error_text": "\n".join(block.get("lines", [])),
         "last_answer": run.probe.get("last") if row.reason.get("code") == "answer.failed" else None,
-        "reached": str(STEP_NAMES[reached[-1]["code"]]) if reached else _("nothing was started"),
-        "dots": [DOTS[s["state"]] for s in states],
+        "reached": str(STEP_NAMES[reached[-1].code]) if reached else _("nothing was started"),
+        "dots": [DOTS[s.state] for s in states],
         "ending": ending(run),
     }
 

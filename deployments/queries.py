@@ -1,8 +1,8 @@
 """Reads for pages and API: rows with what their page shows, in a number of queries that does not grow with the rows."""
 
 import uuid
+from dataclasses import replace
 from statistics import median
-from typing import Any
 
 from django.db.models import Count, Q, QuerySet
 
@@ -58,7 +58,7 @@ def one(pk: int) -> Deployment:
 
 def runs_of(deployment: Deployment) -> QuerySet[Run]:
     """Every start of it, newest first."""
-    return deployment.runs.select_related("revision", "host").order_by("-number")
+    return deployment.runs.select_related("revision", "runtime").order_by("-number")
 
 
 def run(run_id: uuid.UUID) -> Run:
@@ -94,8 +94,8 @@ def usual_times(run: Run) -> dict[str, dict[str, float]]:
     times: dict[str, list[float]] = {}
     for old in same:
         for step in steps_of(old):
-            if step["state"] == "done" and step["end"] is not None and step["start"] is not None:
-                times.setdefault(step["code"], []).append(step["end"] - step["start"])
+            if step.state == "yes" and step.seconds is not None:
+                times.setdefault(step.code, []).append(step.seconds)
         if old.ready_at:
             times.setdefault("all", []).append((old.ready_at - old.created_at).total_seconds())
     return {
@@ -104,13 +104,11 @@ def usual_times(run: Run) -> dict[str, dict[str, float]]:
     }
 
 
-def steps_of(run: Run) -> list[dict[str, Any]]:
+def steps_of(run: Run) -> list[phases.StepState]:
     """The eight steps of a start: those of the log, `placed` before them, and `answered` from the probe."""
     created = run.created_at.timestamp()
     if run.job_id is None:
-        todo = {"state": "todo", "start": None, "end": None, "done": None, "total": None}
-        first = {"state": "now", "start": created}
-        return [{**todo, **(first if code == "placed" else {}), "code": code} for code, _phases in phases.STEPS]
+        return [phases.StepState(code, "now" if code == "placed" else "todo") for code, _members in phases.STEPS]
     found = [dict(phase) for phase in run.phases or phases.new_state(created)["phases"]]
     asked = run.probe.get("asked_at")
     if asked:
@@ -118,4 +116,5 @@ def steps_of(run: Run) -> list[dict[str, Any]]:
             found[-1]["end"] = asked
         end = run.answer["at"] if run.answer else None
         found.append({"code": "answered", "start": asked, "end": end, "done": None, "total": None})
-    return phases.steps({"phases": found}, placed=(created, found[0]["start"]))
+    first, *others = phases.step_states(found)
+    return [replace(first, start=created, end=found[0]["start"]), *others]
