@@ -49,7 +49,8 @@ class Form:
 
     @property
     def title(self) -> str:
-        return f"{self.artifact.label} · {FORMATS.get(self.artifact.format, self.artifact.format)}"
+        name = FORMATS.get(self.artifact.format, self.artifact.format)
+        return name if self.artifact.label == self.artifact.format else f"{self.artifact.label} · {name}"
 
     @property
     def deployable(self) -> bool:
@@ -57,11 +58,11 @@ class Form:
 
     @property
     def badge(self) -> tuple[str, str]:
-        """Kind and word of the badge of its files."""
+        """Kind and word of the badge; the reasons say more."""
         if not self.copies:
             return "off", _("Gone")
         if any(copy.usable for copy in self.copies):
-            return "ok", _("Whole")
+            return ("ok", _("Can be deployed")) if self.deployable else ("warn", _("Cannot be deployed yet"))
         if all(any(p.get("code") == "incomplete_download" for p in copy.problems) for copy in self.copies):
             return "wait", _("Not complete")
         return "bad", _("Not usable")
@@ -133,12 +134,12 @@ def folders() -> list[dict[str, Any]]:
 
 def _host(view: queries.HostView) -> dict[str, Any]:
     kind_, word = _scan_badge(view)
-    models = ngettext("%(n)s model", "%(n)s models", view.models) % {"n": ngroup(view.models)}
+    models = ngettext("%(n)s copy", "%(n)s copies", view.models) % {"n": ngroup(view.models)}
     return {
         "view": view,
         "host": view.host,
         "badge": (kind_, word),
-        "models": f"{models}, {size(view.bytes)}" if view.models else _("no models"),
+        "models": f"{models}, {size(view.bytes)}" if view.models else _("no model"),
         "folders": [
             {"view": folder, "problems": [wording.of_folder(problem) for problem in folder.problems]}
             for folder in view.folders
@@ -204,7 +205,7 @@ def _facts(facts: ModelFacts, artifact: Artifact) -> list[tuple[str, str, str]]:
     """(term, value, where it comes from); what the files do not say is left out."""
     header = _("the file header") if facts.format == "gguf" else _("the file headers")
     found: list[tuple[str, Any, str]] = [(_("Kind"), kind(facts), _experts(facts))]
-    exact = _("%(n)s, counted in %(where)s") % {"n": ngroup(facts.parameters), "where": header}
+    exact = _("%(n)s, counted in %(where)s") % {"n": ngroup(facts.parameters or 0), "where": header}
     found.append((_("Parameters"), amount(facts.parameters), exact))
     if facts.context_length:
         found.append(

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models import Exists, Max, OuterRef, Prefetch, Q, QuerySet
+from django.db.models.functions import Lower
 
 from models_catalog.models import Artifact, CatalogModel, Copy, ScannedRoot
 from models_catalog.record import WHOLE
@@ -13,7 +14,8 @@ from panel.core.errors import NotFound
 from panel.fleet.models import Host, Job, Runtime
 
 SHOW = ("", "whole", "problems", "gguf", "embed", "gone")
-SORTS = {"name": ["name"], "size": ["-size", "name"], "new": ["-created_at", "name"]}
+BY_NAME = [Lower("name"), "pk"]
+SORTS: dict[str, list[Any]] = {"name": BY_NAME, "size": ["-size", *BY_NAME], "new": ["-created_at", *BY_NAME]}
 MAX_WORDS = 5
 
 

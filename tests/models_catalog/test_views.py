@@ -124,7 +124,7 @@ def test_the_empty_catalog_says_what_to_do(host: Host) -> None:
 def test_a_row_shows_facts_size_and_copies(host: Host, engine: Runtime) -> None:
     make(host)
     text = get(client_of("viewer"), "models")
-    for part in ("SmolLM2", "134.5\xa0M", "8K context", "1.0\xa0GiB", "atlas", "Whole"):
+    for part in ("SmolLM2", "134.5\xa0M", "8K context", "1.0\xa0GiB", "atlas", "Can be deployed"):
         assert part in text
 
 
