@@ -108,7 +108,9 @@ class Values:
             return
         if value is None and words and not _is_flag(words[0]):
             value = words.pop(0)
-        if value is None and not option.denied:
+        if value is None and option.optional_value:  # a switch of old releases: `--enable-chunked-prefill [true]`
+            self.add(option.name, True)
+        elif value is None and not option.denied:
             self.reasons.append(Reason("option.missing_value", {"flag": option.flag}, option.name))
         else:
             self.add(option.name, value if value is not None else "")

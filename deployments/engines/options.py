@@ -19,7 +19,9 @@ Kind = Literal["bool", "int", "float", "size", "json", "text"]
 MAX_VALUE = 20_000  # characters of one value
 _SIZE = re.compile(r"-?\d+(\.\d+)?[kKmMgGtT]?(iB|i)?")
 _SIZE_TYPES = ("human_readable_int",)
-_JSON_TYPES = ("parse_dataclass", "loads", "union_dict_and_str", "_parse_type")
+# Long help texts are cut, and the words above stand at their end; the names tell as well.
+_JSON_NAMES = re.compile(r"\w+_(config|kwargs|overrides)|rope_scaling|default_mm_loras|custom_histogram_buckets")
+_JSON_TYPES = ("optional_dict", "parse_dataclass", "loads", "union_dict_and_str", "_parse_type")
 _JSON_HELP = ("Should either be a valid JSON string", "API docs: https://docs.vllm.ai/")
 
 # What most people may want to change, in this order; all else is for experts.
@@ -135,7 +137,7 @@ def _option(row: Mapping[str, Any]) -> Option | None:
         name=name,
         flag=flag,
         flags=flags,
-        kind=_kind(nargs, type_name, text),
+        kind=_kind(name, nargs, type_name, text),
         many=nargs in ("+", "*"),
         optional_value=nargs == "?",
         negative=next((flag for flag in flags if flag.startswith("--no-")), ""),
@@ -149,16 +151,17 @@ def _option(row: Mapping[str, Any]) -> Option | None:
     )
 
 
-def _kind(nargs: str, type_name: str, help_text: str) -> Kind:
+def _kind(name: str, nargs: str, type_name: str, help_text: str) -> Kind:
     if nargs == "0":
         return "bool"
-    if type_name == "int":
+    if type_name in ("int", "optional_int"):
         return "int"
-    if type_name == "float":
+    if type_name in ("float", "optional_float"):
         return "float"
     if type_name.startswith(_SIZE_TYPES) or "human-readable integers" in help_text:
         return "size"
-    if type_name in _JSON_TYPES or any(mark in help_text for mark in _JSON_HELP):
+    named = type_name in ("_optional_type", "None") and _JSON_NAMES.fullmatch(name)
+    if type_name in _JSON_TYPES or named or any(mark in help_text for mark in _JSON_HELP):
         return "json"
     return "text"
 

@@ -253,6 +253,35 @@ def test_an_unknown_flag_names_the_near_one() -> None:
     assert refused(extra_args=["--max-num-seq", "4"])["flag.unknown"]["near"] == "--max-num-seqs"
 
 
+def test_old_parsers_are_understood() -> None:
+    def row(name: str, kind: str, nargs: Any = None, text: str = "") -> dict[str, Any]:
+        flag = "--" + name.replace("_", "-")
+        return {
+            "flags": [flag],
+            "dest": name,
+            "type": kind,
+            "nargs": nargs,
+            "choices": None,
+            "default": None,
+            "help": text,
+        }
+
+    rows = (
+        row("enable_chunked_prefill", "None", "?"),
+        row("num_gpu_blocks_override", "optional_int"),
+        row("mm_processor_kwargs", "_optional_type", text="so long that its end is cut"),
+        row("max_model_len", "human_readable_int"),
+    )
+    old = replace(GPU, version="0.8.5", flags=rows)
+    extra = ["--enable-chunked-prefill", "--num-gpu-blocks-override=7", "--mm-processor-kwargs={}"]
+    argv = launch(old, ONE, extra_args=extra).argv
+    assert value_of(argv, "--enable-chunked-prefill") == "true"
+    assert value_of(argv, "--mm-processor-kwargs") == "{}"
+    assert "auto" not in argv
+    assert "option.not_an_int" in refused(old, ONE, extra_args=["--num-gpu-blocks-override", "x"])
+    assert "option.bad_json" in refused(old, ONE, extra_args=["--mm-processor-kwargs", "{x"])
+
+
 def test_heads_must_divide() -> None:
     assert refused(GPU, TWO, {"heads": 9})["parallel.heads"] == {"heads": 9, "parts": 2}
 
