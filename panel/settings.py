@@ -39,6 +39,12 @@ SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 if BERTH_BEHIND_PROXY:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+if _public.scheme == "https":
+    SECURE_HSTS_SECONDS = 30 * 24 * 3600
+    SECURE_SSL_REDIRECT = BERTH_BEHIND_PROXY
+    SECURE_REDIRECT_EXEMPT = [r"^agent/"]  # the local agent calls by loopback; others refuse plain HTTP themselves
+# Whether HSTS holds for other names of the domain is not for this panel to say.
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 
 INSTALLED_APPS = [
     "django.contrib.auth",

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 
 from panel.children import Child, last_line
 from panel.core.errors import PanelError
+from panel.core.network import loopback
 
 LOOK_S = 0.2
 STEADY_S = 60.0  # after so long the count of failures begins anew
@@ -143,14 +144,7 @@ def ending(code: int | None) -> str:
 
 def programs(settings: Any, data: Path) -> list[Part]:
     """Web, the two workers and the local agent, as commands."""
-    home, python = settings.BASE_DIR, [sys.executable, "-m"]
-    web = [*python, "uvicorn", "panel.asgi:application", "--host", settings.BERTH_BIND_HOST]
-    web += ["--port", str(settings.BERTH_PORT), "--loop", "uvloop", "--http", "httptools", "--ws", "none"]
-    web += ["--timeout-graceful-shutdown", "3", "--no-access-log", "--no-server-header"]
-    if settings.BERTH_BEHIND_PROXY:
-        web += ["--proxy-headers", "--forwarded-allow-ips", ",".join(settings.BERTH_PROXY_ADDRESSES)]
-    else:
-        web += ["--no-proxy-headers"]
+    home, bind, python = settings.BASE_DIR, settings.BERTH_BIND_HOST, [sys.executable, "-m"]
 
     def worker(queue: str, threads: int) -> Part:
         argv = [*python, "celery", "-A", "panel.celery", "worker", "-P", "threads", "-c", str(threads), "-Q", queue]
@@ -159,14 +153,10 @@ def programs(settings: Any, data: Path) -> list[Part]:
 
     # A question to a slow engine holds a thread for minutes: it has a process of its own, so that no queue can starve.
     parts = [
-        Web("web", web, data=data, home=home, address=(_reachable(settings.BERTH_BIND_HOST), settings.BERTH_PORT)),
+        Web("web", [*python, "panel.web"], data=data, home=home, address=(loopback(bind), settings.BERTH_PORT)),
         worker("loop", 4),
         worker("probe", 8),
     ]
     if settings.BERTH_LOCAL_AGENT:
         parts.append(Part("agent", [*python, "panel.fleet.agent", "--dir", str(data / "agent")], data=data, home=home))
     return parts
-
-
-def _reachable(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from panel.core.env import SettingError
 from panel.core.errors import PanelError
-from panel.core.network import bracketed
+from panel.core.network import bracketed, listen_addresses
 
 OLDEST_POSTGRES = 15
 LEAST_FREE_BYTES = 1 << 30
@@ -60,13 +60,14 @@ def disk_free(folder: Path) -> int:
 
 
 def port_free(host: str, port: int) -> None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as exc:
-            raise _port_refused(host, port, exc) from exc
+    """The web process can listen wherever it wants to."""
+    for where, number in listen_addresses(host, port):
+        with socket.socket(socket.AF_INET6 if ":" in where else socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((where, number))
+            except OSError as exc:
+                raise _port_refused(where, number, exc) from exc
 
 
 def _port_refused(host: str, port: int, exc: OSError) -> NotReady:

@@ -25,12 +25,22 @@ def public_url(host: str, port: int) -> str:
     return f"http://{name}:{port}"
 
 
-def internal_url(host: str, port: int) -> str:
-    """How a process on this machine reaches it: loopback also when it listens everywhere."""
+def listen_addresses(host: str, port: int) -> list[tuple[str, int]]:
+    """Where to listen: the bound address, and loopback beside it when that is one address of the outside."""
     address = ipaddress.ip_address(host)
-    if address.is_unspecified:
-        host = "127.0.0.1" if address.version == 4 else "::1"
-    return f"http://{bracketed(host)}:{port}"
+    if address.is_loopback or address.is_unspecified:
+        return [(host, port)]
+    return [(host, port), ("127.0.0.1", port)]
+
+
+def internal_url(host: str, port: int) -> str:
+    """How a process on this machine reaches it: always by loopback."""
+    return f"http://{bracketed(loopback(host))}:{port}"
+
+
+def loopback(host: str) -> str:
+    """The loopback address that a panel bound to `host` answers on (a socket on :: takes IPv4 as well)."""
+    return host if ipaddress.ip_address(host).is_loopback else "127.0.0.1"
 
 
 def allowed_hosts(host: str, more: Iterable[str]) -> list[str]:

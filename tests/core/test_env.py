@@ -99,7 +99,9 @@ def test_loopback_answers_to_loopback_names_only() -> None:
 
 def test_one_address() -> None:
     assert "192.0.2.7" in network.allowed_hosts("192.0.2.7", [])
-    assert network.public_url("192.0.2.7", 80) == network.internal_url("192.0.2.7", 80) == "http://192.0.2.7:80"
+    assert network.public_url("192.0.2.7", 80) == "http://192.0.2.7:80"
+    assert network.internal_url("192.0.2.7", 80) == "http://127.0.0.1:80"
+    assert network.listen_addresses("192.0.2.7", 80) == [("192.0.2.7", 80), ("127.0.0.1", 80)]
 
 
 def test_all_addresses(monkeypatch) -> None:
@@ -109,6 +111,7 @@ def test_all_addresses(monkeypatch) -> None:
     assert "0.0.0.0" not in hosts
     assert "*" not in hosts
     assert network.internal_url("0.0.0.0", 80) == "http://127.0.0.1:80"
+    assert network.listen_addresses("0.0.0.0", 80) == [("0.0.0.0", 80)]
 
 
 # --- servers --------------------------------------------------------------------------------------------------------

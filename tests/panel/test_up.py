@@ -80,7 +80,8 @@ class Panel:
         return found[0]
 
     def tree(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
+        """What `up` itself started; jobs of the agent are not among them, and live on by design."""
+        return psutil.Process(self.process.pid).children()
 
     def end(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -102,7 +103,7 @@ def test_one_command_brings_everything_and_term_takes_it_away(panel: Panel) -> N
     assert link, panel.said()
     assert panel.get(link[1]) == 200
     assert panel.get("/healthz") == 200
-    for word in ("uvicorn", "-Q loop", "-Q probe", "panel.fleet.agent", "valkey-server", "postgres -D"):
+    for word in ("panel.web", "-Q loop", "-Q probe", "panel.fleet.agent --dir", "valkey-server", "postgres -D"):
         panel.part(word)
     assert not [
         listening
@@ -122,7 +123,7 @@ def test_one_command_brings_everything_and_term_takes_it_away(panel: Panel) -> N
 
 def test_a_dead_part_is_started_again_with_a_sentence(panel: Panel) -> None:
     panel.up()
-    web = panel.part("uvicorn")
+    web = panel.part("panel.web")
     web.kill()
     panel.until(lambda: "web ended (signal SIGKILL)" in panel.said())
 
@@ -132,7 +133,7 @@ def test_a_dead_part_is_started_again_with_a_sentence(panel: Panel) -> None:
         return False
 
     panel.until(back)
-    assert panel.part("uvicorn").pid != web.pid
+    assert panel.part("panel.web").pid != web.pid
 
 
 def test_killed_it_leaves_nothing_behind_and_starts_again(panel: Panel) -> None:
