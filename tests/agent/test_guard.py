@@ -153,9 +153,7 @@ def test_only_loopback_is_listened_on(root: Path, argv: list[str]) -> None:
     ],
 )
 def test_the_port_is_the_agents(root: Path, argv: list[str]) -> None:
-    what = EngineTask(
-        argv=[ENGINE, "serve", str(root / "m"), "--host", "localhost", *argv], model_path=str(root / "m")
-    )
+    what = EngineTask(argv=[ENGINE, "serve", str(root / "m"), "--host", "localhost", *argv], model_path=str(root / "m"))
     assert refusal(what, limits(root))[0] == "port_not_ours"
 
 
@@ -216,9 +214,22 @@ def test_the_owner_of_the_host_may_allow_single_entries(root: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_TARGET_DEVICE", "HF_HUB_OFFLINE", "OMP_NUM_THREADS"]
-    + ["VLLM_LOGGING_LEVEL", "PYTORCH_CUDA_ALLOC_CONF", "NCCL_P2P_DISABLE", "TOKENIZERS_PARALLELISM", "VLLM_API_KEY"]
-    + ["HF_TOKEN", "VLLM_ATTENTION_BACKEND", "VLLM_NO_USAGE_STATS", "HF_ENDPOINT"],
+    [
+        "VLLM_CPU_KVCACHE_SPACE",
+        "VLLM_CPU_OMP_THREADS_BIND",
+        "VLLM_TARGET_DEVICE",
+        "HF_HUB_OFFLINE",
+        "OMP_NUM_THREADS",
+        "VLLM_LOGGING_LEVEL",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "NCCL_P2P_DISABLE",
+        "TOKENIZERS_PARALLELISM",
+        "VLLM_API_KEY",
+        "HF_TOKEN",
+        "VLLM_ATTENTION_BACKEND",
+        "VLLM_NO_USAGE_STATS",
+        "HF_ENDPOINT",
+    ],
 )
 def test_settings_of_engines_pass(root: Path, name: str) -> None:
     guard.check_engine(task(root, env={name: "1"}), limits(root))
@@ -226,10 +237,33 @@ def test_settings_of_engines_pass(root: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "PATH", "HOME", "BASH_ENV"]
-    + ["VLLM_PLUGINS", "VLLM_NCCL_SO_PATH", "VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_INSECURE_SERIALIZATION"]
-    + ["VLLM_LOGGING_CONFIG_PATH", "VLLM_CACHE_ROOT", "NCCL_NET_PLUGIN", "OMP_TOOL_LIBRARIES", "HF_MODULES_CACHE"]
-    + ["GGML_BACKEND_PATH", "CUDA_INJECTION64_PATH", "BERTH_JOB", "SPT_NOENV", "vllm_x", "VLLM_X;id", "VLLM_A=B", ""],
+    [
+        "LD_PRELOAD",
+        "LD_LIBRARY_PATH",
+        "PYTHONPATH",
+        "PYTHONSTARTUP",
+        "PYTHONHOME",
+        "PATH",
+        "HOME",
+        "BASH_ENV",
+        "VLLM_PLUGINS",
+        "VLLM_NCCL_SO_PATH",
+        "VLLM_SERVER_DEV_MODE",
+        "VLLM_ALLOW_INSECURE_SERIALIZATION",
+        "VLLM_LOGGING_CONFIG_PATH",
+        "VLLM_CACHE_ROOT",
+        "NCCL_NET_PLUGIN",
+        "OMP_TOOL_LIBRARIES",
+        "HF_MODULES_CACHE",
+        "GGML_BACKEND_PATH",
+        "CUDA_INJECTION64_PATH",
+        "BERTH_JOB",
+        "SPT_NOENV",
+        "vllm_x",
+        "VLLM_X;id",
+        "VLLM_A=B",
+        "",
+    ],
 )
 @pytest.mark.parametrize("where", ["env", "secret_env"])
 def test_environment_that_loads_code_is_refused(root: Path, name: str, where: str) -> None:
@@ -253,7 +287,13 @@ def test_cpu_and_gpus(root: Path) -> None:
 
 def test_the_engines_environment_is_ours_alone(root: Path) -> None:
     what = task(root, env={"VLLM_X": "1"}, secret_env={"HF_TOKEN": "s"}, gpu_uuids=["GPU-a", "GPU-b"])
-    own = {"PATH": "/bin", "HOME": "/home/x", "DATABASE_URL": "secret", "LD_PRELOAD": "x.so", "CUDA_VISIBLE_DEVICES": "0"}
+    own = {
+        "PATH": "/bin",
+        "HOME": "/home/x",
+        "DATABASE_URL": "secret",
+        "LD_PRELOAD": "x.so",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
     env = guard.engine_env(what, "job", own)
     assert env == {
         "PATH": "/opt/engines:/bin",

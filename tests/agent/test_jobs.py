@@ -176,7 +176,13 @@ print("family", flush=True)
 def test_forked_daemonised_and_scrubbed_children_end_with_the_job(host: Host, table: Table, main: str) -> None:
     """By session, parentage and marker; also those that outlive a main process that left by itself."""
     job_id = new_id()
-    table.order(job_id, host.task(host.engine(FAMILY + main), ), grace_s=0.3)
+    table.order(
+        job_id,
+        host.task(
+            host.engine(FAMILY + main),
+        ),
+        grace_s=0.3,
+    )
     table.until(job_id, "running", "stopping")
     until(lambda: table.jobs.tick() and "family" in log_text(host, job_id))
     job = table.job(job_id)
@@ -188,7 +194,7 @@ def test_forked_daemonised_and_scrubbed_children_end_with_the_job(host: Host, ta
     ended = table.until(job_id, "ended")
     assert ended.killed and ended.stop_asked == ("sleep" in main)
     assert ended.exit_code == (None if "sleep" in main else 0)
-    assert not [pid for pid in family if procs.Ident.of(pid) and os.path.exists(f"/proc/{pid}/exe")]
+    assert not [pid for pid in family if procs.Ident.of(pid) and Path(f"/proc/{pid}/exe").exists()]
 
 
 def test_a_killed_shim_leaves_the_engine_and_its_log(host: Host, table: Table) -> None:
@@ -406,3 +412,48 @@ def test_a_stop_asked_while_the_shim_is_frozen_before_the_engine(host: Host, tab
     table.stop(job_id, grace_s=0.2)
     ended = table.until(job_id, "ended")
     assert ended.stop_asked and not marked(job_id)
+
+
+def test_a_full_disk_keeps_nothing_from_being_stopped(
+    host: Host, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = new_id()
+    table.order(job_id, host.task(host.engine(SLEEP)))
+    table.until(job_id, "running")
+
+    def full(*_args: object, **_more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        for name in ("save", "_append", "save_rev"):
+            patch.setattr(table.journal, name, full)
+        table.rev += 1
+        table.orders[job_id] = Order(job_id, "stop", 5.0, "engine", task=table.orders[job_id].task)
+        with pytest.raises(OSError, match="No space"):
+            table.jobs.converge(table.rev, list(table.orders.values()))
+        assert table.until(job_id, "ended").signal == signal.SIGTERM
+    table.converge()
+    table.jobs.tick()
+    table.die()
+    again = host.table()
+    assert again.until(job_id, "ended").signal == signal.SIGTERM and again.journal.buried(job_id)
+    again.die()
+
+
+def test_what_gone_processes_read_still_counts(host: Host, table: Table) -> None:
+    code = """
+import subprocess
+subprocess.run([sys.executable, "-IS", "-c", "import time; open('/proc/self/maps').read(); time.sleep(0.3)"])
+print("gone", flush=True)
+time.sleep(600)
+"""
+    job_id = new_id()
+    table.order(job_id, host.task(host.engine(code)))
+    table.until(job_id, "running")
+    seen: list[int] = []
+    while "gone" not in log_text(host, job_id):
+        status = table.status(job_id)
+        assert status is not None
+        seen.append(status.read_bytes)
+    status = table.status(job_id)
+    assert status is not None and [*seen, status.read_bytes] == sorted([*seen, status.read_bytes])

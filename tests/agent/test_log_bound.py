@@ -140,7 +140,7 @@ def test_a_shim_killed_while_it_moved_the_log(tmp_path: Path, when: str, rounds:
     for _ in range(rounds):
         bounded.write(40_000)
         bounded.bound.check()
-    bounded.write(400 * KIB)
+    bounded.write(400 * KIB if rounds else 700 * KIB)
 
     class Killed(BaseException):
         pass
@@ -151,7 +151,7 @@ def test_a_shim_killed_while_it_moved_the_log(tmp_path: Path, when: str, rounds:
     truncate, bounded.bound.finish_move = os.ftruncate, killed  # type: ignore[method-assign,assignment]
     try:
         if when == "copied":
-            shim.os.ftruncate = lambda handle, size: killed() if handle == bounded.handle else truncate(handle, size)  # type: ignore[assignment]
+            shim.os.ftruncate = lambda h, n: killed() if h == bounded.handle else truncate(h, n)  # type: ignore[assignment]
         with pytest.raises(Killed):
             bounded.bound.check()
     finally:

@@ -86,6 +86,11 @@ class Backoff:
     def __init__(self, first: float = 0.2, most: float = 10.0) -> None:
         self.first, self.most, self._next = first, most, first
 
+    @property
+    def fresh(self) -> bool:
+        """No failure since the last success: worth a line in the log, which the next thousand are not."""
+        return self._next == self.first
+
     def pause(self) -> float:
         pause, self._next = self._next, min(self.most, self._next * 2)
         return pause * random.uniform(0.5, 1.0)

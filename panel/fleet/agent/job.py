@@ -51,7 +51,8 @@ class Use:
 
     processes: int = 0
     rss_mib: int = 0
-    read: dict[Ident, int] = field(default_factory=dict)
+    read: dict[Ident, int] = field(default_factory=dict)  # bytes
+    read_before: int = 0  # by processes that are gone: the sum must not fall
 
 
 class Job:
@@ -71,7 +72,7 @@ class Job:
         self.leftover: list[Ident] = []
         self.termed: set[Ident] = set()
         self.use = Use()
-        self.listening = self.vanished = False
+        self.listening = self.vanished = self.unsaved = False
         self.attempts = 0
         self.kill_at: float | None = None
         self.dead_since: float | None = None
@@ -85,6 +86,7 @@ class Job:
             run = read_json(self.folder / "run.json")
             if isinstance(run, dict):
                 self.engine = Ident.load(run.get("engine"))
+                self.shim = self.shim or Ident.load(run.get("shim"))
                 self.started_at = run.get("started_at")
                 self.order = None  # with its secrets
         if self.engine is not None and self.exit is None:
@@ -92,8 +94,7 @@ class Job:
             self.exit = found if isinstance(found, dict) else None
 
     def shim_alive(self) -> bool:
-        if self.child is not None:
-            self.child.process.poll()  # reaps it
+        self.reap()
         if self.shim is not None:
             return self.shim.alive()
         return self.journal.watched(self.record.id)
@@ -105,12 +106,22 @@ class Job:
         if self.record.over:
             return
         if self.record.stop_asked_at is not None:
-            if grace_s < self.record.grace_s and self.kill_at is not None:
-                self.kill_at = min(self.kill_at, time.monotonic() + grace_s)
+            if grace_s < self.record.grace_s:
+                self.record.grace_s, self.kill_at = grace_s, None
             return
         self.record.stop_asked_at, self.record.stop_reason = time.time(), reason
-        self.record.grace_s = grace_s
-        self.journal.save(self.record, durable=True)
+        self.record.grace_s, self.kill_at = grace_s, None
+        self.remember()
+
+    def remember(self) -> None:
+        """Write the record down. A full disk must not keep a job from being stopped: then it is tried again."""
+        try:
+            self.journal.save(self.record, durable=True)
+            self.unsaved = False
+        except OSError as exc:
+            if not self.unsaved:
+                log.error("job %s cannot be written down: %s", self.record.id, exc)
+            self.unsaved = True
 
     def advance(self, world: World) -> None:
         if self.record.over:
@@ -163,7 +174,7 @@ class Job:
             return
         if self.record.cleaning_since is None and self.record.stop_asked_at is None:
             self.record.cleaning_since = time.time()
-            self.journal.save(self.record)
+            self.remember()
         if not shim:
             self._keep_log()
         self._push(world)
@@ -191,7 +202,7 @@ class Job:
         if self._grace_over():
             if not self.record.killed and self.leftover:
                 self.record.killed = True
-                self.journal.save(self.record)
+                self.remember()
             self._send(world, self.leftover, signal.SIGKILL)
             return
         new = [ident for ident in self.leftover if ident not in self.termed]
@@ -228,18 +239,24 @@ class Job:
         return Final("ended", ended, exit_code=self.exit.get("exit_code"), signal=self.exit.get("signal"))
 
     def _finish(self, final: Final) -> None:
-        self.leftover, self.use, self.listening = [], Use(), False
+        self.leftover, self.listening = [], False
+        self.use = Use(read_before=self.use.read_before + sum(self.use.read.values()))
         self.record.final, self.order = final, None
-        self.journal.save(self.record, durable=True)
+        self.remember()
         self.close()
 
     def refuse(self, refusal: Refusal) -> None:
         """End a job that never ran."""
         self._finish(Final("refused", time.time(), refusal=refusal.model_dump()))
 
-    def close(self) -> None:
+    def reap(self) -> None:
+        """Let a shim that has left go entirely."""
         if self.child is not None:
             self.child.process.poll()
+
+    def close(self) -> None:
+        self.reap()
+        if self.child is not None:
             self.child.close()
         if self.keeper is not None:
             self.keeper.close()
@@ -273,9 +290,9 @@ class Job:
             return
         found = self.find(world)
         pages = sum(world.snap[ident.pid].rss for ident in found if ident.pid in world.snap)
-        # Of a process that left, what it had read still counts: the sum must not fall.
-        read = {**self.use.read, **{ident: procs.read_bytes(ident.pid) for ident in found}}
-        self.use = Use(processes=len(found), rss_mib=pages * procs.PAGE // MIB, read=read)
+        read = {ident: procs.read_bytes(ident.pid) for ident in found}
+        before = self.use.read_before + sum(count for ident, count in self.use.read.items() if ident not in read)
+        self.use = Use(len(found), pages * procs.PAGE // MIB, read, before)
         if self.listening:
             self.check_listening(world)
 
@@ -330,7 +347,7 @@ class Job:
             leftover_pids=[ident.pid for ident in self.leftover][:200] if self.state == "stopping" else [],
             processes=self.use.processes,
             rss_mib=self.use.rss_mib,
-            read_bytes=sum(self.use.read.values()),
+            read_bytes=self.use.read_before + sum(self.use.read.values()),
             gpu_used_mib=gpu_used_mib,
             log_size=size,
             log_hole=hole,

@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from pydantic import ValidationError
+
 from panel.fleet.agent import guard, procs
 from panel.fleet.agent.files import Registry
 from panel.fleet.agent.gpus import Reading
@@ -144,7 +146,7 @@ class Jobs:
         stops = [job_id for job_id, order in wanted.items() if order.desired == "stop"]
         gone = [job.record.id for job in self.living() if job.record.id not in wanted]
         # On disk before the first signal: a late start of these ids must be refused whatever dies now.
-        self.journal.bury([*stops, *gone])
+        self._bury([*stops, *gone])
         for job_id in stops:
             if job_id in self.jobs:
                 self.jobs[job_id].ask_stop(wanted[job_id].grace_s)
@@ -154,11 +156,20 @@ class Jobs:
             log.warning("job %s is not in the work any more and is stopped", job_id)
             self.jobs[job_id].ask_stop(self.jobs[job_id].record.grace_s, "not_wanted")
 
+    def _bury(self, job_ids: list[str]) -> bool:
+        """False when that cannot be written: a full disk must not keep anything from being stopped."""
+        try:
+            self.journal.bury(job_ids)
+        except OSError as exc:
+            log.error("tombstones cannot be written: %s", exc)
+            return False
+        return True
+
     def stop_all(self, grace_s: float | None = None) -> None:
         """Stop everything, without a panel."""
         with self.lock:
             living = self.living()
-            self.journal.bury(job.record.id for job in living)
+            self._bury([job.record.id for job in living])
             for job in living:
                 job.ask_stop(job.record.grace_s if grace_s is None else grace_s, "stop_all")
 
@@ -166,7 +177,8 @@ class Jobs:
         """The panel has all of these jobs: delete the files. Living ones are never forgotten."""
         with self.lock:
             known = [i for i in job_ids if i in self.jobs and self.jobs[i].record.over]
-            self.journal.bury(known)
+            if not self._bury(known):
+                return
             for job_id in known:
                 self.jobs.pop(job_id).close()
                 self._news.pop(job_id, None)
@@ -187,6 +199,11 @@ class Jobs:
         with self.lock:
             world = World(self.markers)
             due = NEVER
+            for job in self.jobs.values():
+                job.reap()
+                if job.unsaved:
+                    job.remember()
+                    due = 1.0
             for job in self.living():
                 try:
                     job.advance(world)
@@ -254,7 +271,11 @@ class Jobs:
         if final is None or final.exit_code != 0 or not isinstance(raw, dict):
             params = {"exit_code": final.exit_code, "signal": final.signal} if final else {}
             return JobResult(refusal=Refusal(code="task_failed", params=params))
-        result = JobResult.model_validate(raw)
+        try:
+            result = JobResult.model_validate(raw)
+        except ValidationError as exc:
+            log.error("the result of job %s cannot be read: %s", record.id, exc)
+            return JobResult(refusal=Refusal(code="task_failed", params={"exit_code": 0}))
         if record.kind == "runtimes" and result.refusal is None:
             self.registry.register(result.items)
         return result

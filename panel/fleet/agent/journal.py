@@ -122,6 +122,7 @@ class Journal:
         self.jobs = folder / "jobs"
         self._lock = -1
         self._tombstones: dict[str, None] = {}
+        self._unwritten: list[str] = []
 
     def lock(self, wait_s: float = 0.0) -> None:
         """Become the one agent of this folder and load what is remembered. Raises Busy."""
@@ -168,18 +169,26 @@ class Journal:
         return job_id in self._tombstones
 
     def bury(self, job_ids: Iterable[str]) -> None:
-        """Refuse these ids for good (the newest 10000 of them). On disk when this returns."""
-        new = [job_id for job_id in dict.fromkeys(job_ids) if job_id not in self._tombstones]
+        """Refuse these ids for good (the newest 10000 of them). On disk when this returns; else raises OSError.
+
+        They count in this process even then, and the next call writes them too.
+        """
+        self._unwritten += [i for i in dict.fromkeys(job_ids) if i not in self._tombstones]
+        new = self._unwritten
         if not new:
             return
         self._tombstones.update(dict.fromkeys(new))
         if len(self._tombstones) > KEEP_TOMBSTONES * 1.2:
             self._compact()
-            return
+        else:
+            self._append(new)
+        self._unwritten = []
+
+    def _append(self, job_ids: list[str]) -> None:
         # Starts with a line end, so that a line torn by a power cut cannot swallow the next one.
         handle = os.open(self.folder / "tombstones", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            os.write(handle, ("\n" + "\n".join(new) + "\n").encode())
+            os.write(handle, ("\n" + "\n".join(job_ids) + "\n").encode())
             os.fsync(handle)
         finally:
             os.close(handle)

@@ -49,7 +49,7 @@ class Shipper:
                 pause = self.round()
                 self.away.reset()
             except Away as exc:
-                log.info("logs wait: %s", exc)
+                log.log(logging.INFO if self.away.fresh else logging.DEBUG, "logs wait: %s", exc)
                 self.stop.wait(self.away.pause())
                 continue
             except Exception:  # this thread must not end while the agent lives
@@ -107,7 +107,8 @@ class Shipper:
         except Rejected as exc:
             unknown = exc.status in (404, 410)
             position.not_before = time.monotonic() + (UNKNOWN_S if unknown else position.backoff.pause())
-            position.at = None
+            if unknown:
+                position.at = None
             log.log(logging.DEBUG if unknown else logging.WARNING, "log of %s: %s", job_id, exc)
             return None
         except ValueError as exc:

@@ -184,10 +184,11 @@ class Agent:
                         continue
                 backoff.reset()
             except (Away, Rejected, orders.Unreadable) as exc:
-                log.info("no work: %s", exc)
+                log.log(logging.INFO if backoff.fresh else logging.DEBUG, "no work: %s", exc)
                 self.stop.wait(backoff.pause())
             except Exception:  # a bad order must not end this thread
                 log.exception("work could not be taken")
+                rev = 0  # the whole list again: it was not made true
                 self.stop.wait(backoff.pause())
 
     # --- report -----------------------------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ class Agent:
                 self.news.wait(self.config.report_s)
                 self.stop.wait(QUIET_S)
             except (Away, Rejected) as exc:
-                log.info("no report: %s", exc)
+                log.log(logging.INFO if backoff.fresh else logging.DEBUG, "no report: %s", exc)
                 self.stop.wait(backoff.pause())
             except Exception:  # this thread must not end while the agent lives
                 log.exception("no report")

@@ -196,7 +196,9 @@ def start_engine(spec: dict, log: int) -> tuple[int, int]:  # type: ignore[type-
     os.close(errors_in)
     replace(
         "run.json",
-        f'{{"engine": [{pid}, {start_ticks(pid)}, "{spec["boot"]}"], "started_at": {time.time():.6f}}}',
+        f'{{"engine": [{pid}, {start_ticks(pid)}, "{spec["boot"]}"],'
+        f' "shim": [{os.getpid()}, {start_ticks(os.getpid())}, "{spec["boot"]}"],'
+        f' "started_at": {time.time():.6f}}}',
     )
     # The pipe can be torn only when a stop has already killed the child; its exit then tells so.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)

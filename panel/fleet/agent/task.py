@@ -25,14 +25,15 @@ MAX_RESULT = 12 << 20  # bytes; the panel takes 16 MiB
 
 
 def scan(settings: config.Config, task: ScanTask) -> JobResult:
-    """Models below the wanted folders, and one item of format "folder" per folder, refused ones too."""
+    """Models below this host's own folders and the wanted ones; one item of format "folder" per folder, refused too."""
     from models_catalog.inspect.scan import scan_roots
 
-    roots, refusals = files.split_roots(task.roots, settings.model_roots)
+    wanted, refusals = files.split_roots(task.roots, settings.model_roots)
+    roots = list(dict.fromkeys([*(root for root in settings.model_roots if root.is_dir()), *wanted]))
     items = [_refused_folder(refusal) for refusal in refusals]
     items += _bounded(dict(item) for item in scan_roots(roots)) if roots else []
     log.info("models found: %d", sum(item["format"] != "folder" for item in items))
-    return JobResult(items=items, refusal=refusals[0] if refusals and not roots else None)
+    return JobResult(items=items)
 
 
 def _refused_folder(refusal: Refusal) -> dict[str, Any]:
