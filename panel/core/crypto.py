@@ -1,4 +1,4 @@
-"""Secrets at rest: sealed with a key derived from the panel's own secret, so a copy of the database alone tells nothing.
+"""Secrets at rest: sealed with a key derived from the panel's own secret, so a copy of the database tells nothing.
 
 A changed `BERTH_SECRET_KEY` makes stored secrets unreadable; former values in `SECRET_KEY_FALLBACKS` still open them.
 """

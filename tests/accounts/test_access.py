@@ -166,10 +166,10 @@ def test_what_is_recorded_of_refusals(people: dict[str, User]) -> None:
 
 
 def test_many_denied_requests_are_few_rows(client: Client) -> None:
-    for n in range(1000):
+    for n in range(300):
         client.post(f"/account/tokens?{n}", {"name": "x" * n}, REMOTE_ADDR=f"2001:db8::{n:x}")
     assert Event.objects.count() <= 3
-    assert sum(Event.objects.values_list("count", flat=True)) == 1000
+    assert sum(Event.objects.values_list("count", flat=True)) == 300
 
 
 @pytest.mark.django_db(transaction=True)

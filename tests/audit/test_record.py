@@ -3,13 +3,14 @@
 import json
 import math
 import threading
+import time
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.db import connection, transaction
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from panel import audit
@@ -72,6 +73,7 @@ json_like = st.recursive(
 )
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.text(alphabet=st.characters()), json_like))
 def test_any_document_becomes_storable_json(document: dict[str, Any]) -> None:
     text = json.dumps(bounded(document), allow_nan=False)
@@ -92,14 +94,15 @@ def test_only_what_differs() -> None:
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db
+@pytest.mark.django_db(transaction=True)
 def test_ten_thousand_refusals_are_few_rows() -> None:
+    begin = time.monotonic()
     for n in range(10_000):
         stranger = Actor(address=f"2001:db8::{n:x}")  # one machine, many addresses
         audit.record("deployments.operate", actor=stranger, outcome="denied")
     rows = list(Event.objects.values_list("address", "count"))
     assert sum(count for _, count in rows) == 10_000
-    assert len(rows) <= 3  # it may cross a minute or two
+    assert len(rows) <= 2 + (time.monotonic() - begin) // 60  # one a minute
     assert {address for address, _ in rows} == {"2001:db8::/64"}
 
 
