@@ -11,6 +11,7 @@ from django.conf import settings
 from django.db import close_old_connections, connections
 
 from deployments.reconcile import sweep
+from models_catalog.events import sweep_scans
 from panel.fleet import services as fleet
 from panel.fleet import signals
 from panel.fleet.models import Host
@@ -72,3 +73,4 @@ def tick() -> None:
     for host_id in fleet.mark_lost_hosts():
         signals.host_lost.send_robust(sender=Host, host_id=host_id)
     sweep()
+    sweep_scans()

@@ -1,6 +1,7 @@
 """News of the catalog: a finished scan wakes its task, open pages look again. Both are shortcuts and never raise."""
 
 import logging
+import time
 import uuid
 from typing import Any
 
@@ -10,6 +11,8 @@ from panel.core import sse
 from panel.fleet import signals
 
 log = logging.getLogger(__name__)
+
+_swept = float("-inf")
 
 ALL = "models"  # topic: something of the catalog changed
 
@@ -27,9 +30,30 @@ def handle_job_changed(sender: Any, job_id: uuid.UUID, kind: str, state: str, **
     if state not in ("ended", "refused"):
         announce()
         return
+    send(str(job_id))
+
+
+def send(job_id: str) -> None:
+    """Send the task; when the broker is away the ticker finds the finished scan later."""
     from models_catalog.tasks import take_scan
 
     try:
-        take_scan.apply_async((str(job_id),), retry=False)
-    except Exception as exc:  # any transport error; the sweep finds the result later
-        log.warning("nudge not sent, the sweep will take scan %s: %s", job_id, exc)
+        take_scan.apply_async((job_id,), retry=False)
+    except Exception as exc:  # any transport error; the ticker comes by again
+        log.warning("nudge not sent, the ticker will find scan %s: %s", job_id, exc)
+
+
+def sweep_scans(*, every_s: float = 15.0) -> None:
+    """Finished scans whose result nobody wrote, because a nudge was lost or a worker died.
+
+    Called by every tick, works once in `every_s` seconds of this process, so that a queue that waits does not grow.
+    """
+    global _swept
+    from models_catalog.services import untaken
+
+    now = time.monotonic()
+    if now - _swept < every_s:
+        return
+    _swept = now
+    for job_id in untaken():
+        send(job_id)

@@ -18,11 +18,3 @@ def take_scan(job_id: str) -> None:
     outcome = services.take(job)
     if outcome is not None:
         log.info("scan of %s: %d models, %d gone", job.host, outcome.seen, outcome.gone)
-
-
-def sweep() -> None:
-    """Send the task of each finished scan that nobody took; called by the ticker."""
-    from models_catalog import services
-
-    for job_id in services.untaken():
-        take_scan.apply_async((job_id,), retry=False)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from models_catalog import services, tasks
+from models_catalog import events, services, tasks
 from models_catalog.inspect.scan import scan_roots
 from models_catalog.models import CatalogModel, Copy, ScannedRoot
 from panel.accounts.models import User
@@ -31,7 +31,7 @@ def admin() -> User:
     return User.objects.create_user("ada", password="not used here", role="admin")
 
 
-def events(verb: str) -> list[Event]:
+def recorded(verb: str) -> list[Event]:
     return list(Event.objects.filter(verb=verb))
 
 
@@ -48,7 +48,7 @@ def test_a_scan_is_ordered_once_and_audited(host: Host, admin: User) -> None:
     job = services.request_scan(host, actor=admin)
     assert (job.kind, job.order["kind"]) == ("scan", "scan")
     assert services.request_scan(host, actor=admin).pk == job.pk
-    assert [event.actor for event in events("host.models_searched")] == ["ada"]
+    assert [event.actor for event in recorded("host.models_searched")] == ["ada"]
 
 
 def test_a_lost_host_is_not_asked(host: Host, admin: User) -> None:
@@ -73,13 +73,13 @@ def test_impossible_folders_are_refused(host: Host, admin: User, path: str) -> N
     host.refresh_from_db()
     assert host.model_roots == []
     assert not Job.objects.exists()
-    assert not events("host.folder_added")
+    assert not recorded("host.folder_added")
 
 
 def test_an_added_folder_is_normalised_scanned_and_audited(host: Host, admin: User) -> None:
     job = services.add_root(host, " /data//模型; rm -rf ~/ ", actor=admin)
     assert job.order["roots"] == ["/data/模型; rm -rf ~"]  # a name like any other: no shell ever sees it
-    (event,) = events("host.folder_added")
+    (event,) = recorded("host.folder_added")
     assert (event.before, event.after) == ({"folders": []}, {"folders": ["/data/模型; rm -rf ~"]})
     host.refresh_from_db()
     with pytest.raises(Conflict):
@@ -105,7 +105,7 @@ def test_removing_a_folder_takes_its_models_out_and_keeps_the_rest(host: Host, a
     assert services.remove_root(host, "/data", actor=admin) == 1
     assert set(Copy.objects.filter(present=True).values_list("path", flat=True)) == {"/data/keep/y", "/database/z"}
     assert not ScannedRoot.objects.exists()
-    assert events("host.folder_removed")[0].facts["copies"] == 1
+    assert recorded("host.folder_removed")[0].facts["copies"] == 1
     with pytest.raises(NotFound):
         services.remove_root(host, "/data", actor=admin)
     with pytest.raises(NotFound):
@@ -168,17 +168,17 @@ def test_a_lost_nudge_is_found_by_the_sweep(host: Host, admin: User, monkeypatch
     sent: list[str] = []
     monkeypatch.setattr(tasks.take_scan, "apply_async", lambda args, **_: sent.append(args[0]))
     job = services.request_scan(host, actor=admin)
-    tasks.sweep()
+    events.sweep_scans(every_s=0)
     finish(job, [])
     sent.clear()
-    tasks.sweep()
+    events.sweep_scans(every_s=0)
     assert sent == []  # the nudge has its time
     Job.objects.filter(pk=job.pk).update(ended_at=timezone.now() - timedelta(seconds=20))
-    tasks.sweep()
+    events.sweep_scans(every_s=0)
     assert sent == [str(job.pk)]
     tasks.take_scan(str(job.pk))
     sent.clear()
-    tasks.sweep()
+    events.sweep_scans(every_s=0)
     assert sent == []
 
 
