@@ -132,6 +132,8 @@ def _add_own(values: arguments.Values, context: LaunchContext, *, on_gpu: bool) 
     else:
         own["max_num_seqs"] = CPU_MAX_SEQS
         own |= _dtype_for_amx(context)
+        if not {"compilation_config", "optimization_level"} & set(values.set) and not values.dotted:
+            own["enforce_eager"] = True  # compiling takes half a minute and more on a CPU, and saves little
     length = schema.get("max_model_len")
     if length and length.allows_auto:
         own["max_model_len"] = "auto"  # the longest context that fits, up to the model's own
@@ -161,6 +163,7 @@ def _chosen(name: str, value: Any) -> list[Reason]:
         "max_num_seqs": "chosen.few_sequences",
         "max_model_len": "chosen.longest_context",
         "dtype": "chosen.dtype_for_amx",
+        "enforce_eager": "chosen.no_compiling",
     }
     return [Reason(codes[name], {"value": value}, name)] if name in codes else []
 

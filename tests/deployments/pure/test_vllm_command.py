@@ -64,7 +64,7 @@ def test_cpu_command_is_exact() -> None:
     done = launch()
     assert done.argv == [
         "/opt/vllm/bin/vllm", "serve", MODEL, "--host", "127.0.0.1", "--port", "{port}", "--served-model-name", "smol",
-        "--max-num-seqs", "8", "--max-model-len", "auto",
+        "--max-num-seqs", "8", "--enforce-eager", "--max-model-len", "auto",
     ]  # fmt: skip
     assert done.env == {
         "VLLM_TARGET_DEVICE": "cpu",
@@ -77,7 +77,11 @@ def test_cpu_command_is_exact() -> None:
     }
     assert done.secret_env == {"VLLM_API_KEY": "sk-secret"}
     assert done.needs_avx2
-    assert [note.code for note in done.notes] == ["chosen.few_sequences", "chosen.longest_context"]
+    assert [note.code for note in done.notes] == [
+        "chosen.few_sequences",
+        "chosen.no_compiling",
+        "chosen.longest_context",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +98,12 @@ def test_bfloat16_is_avoided_where_amx_makes_it_wrong(facts: Any, flags: Any, op
     given = replace(context(CPU, (), {"format": "hf", **facts}, options=options), cpu_flags=frozenset(flags))
     argv = adapter_for("vllm").launch(given).argv
     assert (value_of(argv, "--dtype") if "--dtype" in argv else None) == dtype
+
+
+def test_a_cpu_compiles_only_when_someone_asks() -> None:
+    assert "--enforce-eager" not in launch(extra_args=["-O1"]).argv
+    assert "--no-enforce-eager" in launch(options={"enforce_eager": False}).argv
+    assert "--enforce-eager" not in launch(GPU, ONE).argv
 
 
 def test_gpu_command_reserves_and_splits() -> None:
