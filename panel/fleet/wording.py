@@ -51,6 +51,15 @@ ENGINE_REFUSALS: dict[str, Any] = {
     "executable_missing": gettext_lazy("There is no such file."),
     "not_executable": gettext_lazy("This file cannot be executed."),
     "not_an_engine": gettext_lazy("This is not an engine that Berth knows."),
+    "engine_not_used_yet": gettext_lazy("Berth cannot start this kind of engine yet."),
+    "probe_not_found": gettext_lazy("There is no such file."),
+    "probe_no_python": gettext_lazy("It is no Python program, or the Python it needs is gone."),
+    "probe_timeout": gettext_lazy("It did not answer in time when asked for its version."),
+    "probe_signal": gettext_lazy("It was ended by %(detail)s when asked for its version; it may not fit this CPU."),
+    "probe_failed": gettext_lazy("It does not start: %(detail)s"),
+    "probe_too_much_output": gettext_lazy("Its answer made no sense when asked for its version."),
+    "probe_bad_output": gettext_lazy("Its answer made no sense when asked for its version."),
+    "task_failed": gettext_lazy("The search on this host failed."),
     "import_failed": gettext_lazy("It does not start: a library is missing or does not match."),
     "timeout": gettext_lazy("It did not answer in time when asked for its version."),
     "crashed": gettext_lazy("It crashed when asked for its version."),
@@ -79,7 +88,9 @@ def refusal(found: Mapping[str, Any] | None) -> str:
         return ""
     code = str(found.get("code", ""))
     if code in ENGINE_REFUSALS:
-        return str(ENGINE_REFUSALS[code])
+        params = {"detail": "", **(found.get("params") or {})}
+        text = str(ENGINE_REFUSALS[code])
+        return text % params if "%(" in text else text
     return _("It does not work, for a reason that has no words yet: %(code)s.") % {"code": code}
 
 

@@ -29,9 +29,10 @@ def scan(settings: config.Config, task: ScanTask) -> JobResult:
     from models_catalog.inspect.scan import scan_roots
 
     wanted, refusals = files.split_roots(task.roots, settings.model_roots)
-    roots = list(dict.fromkeys([*(root for root in settings.model_roots if root.is_dir()), *wanted]))
+    # Own folders that do not exist (any more) are scanned too: their item tells the panel that their models are gone.
+    roots = list(dict.fromkeys([*settings.model_roots, *wanted]))
     items = [_refused_folder(refusal) for refusal in refusals]
-    items += _bounded(dict(item) for item in scan_roots(roots)) if roots else []
+    items += _bounded(dict(item) for item in scan_roots(roots))
     log.info("models found: %d", sum(item["format"] != "folder" for item in items))
     return JobResult(items=items)
 
@@ -45,20 +46,38 @@ def _refused_folder(refusal: Refusal) -> dict[str, Any]:
 
 def runtimes(settings: config.Config, task: RuntimesTask) -> JobResult:
     """Engines of this host, each asked for its version and its parser's flags. Broken ones are listed with a reason."""
-    from panel.fleet.agent.flag_schema import probe_runtime
-
-    items = []
-    for path, origin in files.candidates(settings, task.executables, os.environ):
-        log.info("asking %s", path)
-        found = probe_runtime(path, files.PROBE_S)
-        items.append(_runtime({**found, "executable": str(path), "origin": origin}))
+    items = [_asked(path, origin) for path, origin in files.candidates(settings, task.executables, os.environ)]
     for text, refusal in files.named_refusals(settings, task.executables):
         log.warning("%s: %s", refusal.code, text)
-        engine = {"llama-server": "llamacpp"}.get(Path(text).name, Path(text).name)
-        if engine not in ("vllm", "sglang", "llamacpp", "ollama"):
-            engine = "vllm"
-        items.append(_runtime({"engine": engine, "executable": text, "origin": "named", "refusal": refusal}))
+        items.append(_runtime({"engine": _engine(text), "executable": text, "origin": "named", "refusal": refusal}))
     return JobResult(items=_bounded(items))
+
+
+def _engine(executable: str) -> str:
+    """Which engine an executable's name promises; an unknown name is taken for a vLLM that someone renamed."""
+    name = Path(executable).name
+    return {"llama-server": "llamacpp", "sglang": "sglang", "ollama": "ollama"}.get(name, "vllm")
+
+
+def _asked(path: Path, origin: str) -> dict[str, Any]:
+    """One engine as a wire.FoundRuntime. Only vLLM can be asked so far; others are listed as not used yet."""
+    from panel.fleet.agent.flag_schema import probe_runtime
+
+    known = {"engine": _engine(str(path)), "executable": str(path), "origin": origin}
+    if known["engine"] != "vllm":
+        return _runtime({**known, "refusal": Refusal(code="engine_not_used_yet")})
+    log.info("asking %s", path)
+    found = probe_runtime(path, files.PROBE_S)
+    if not found["ok"]:
+        log.warning("%s: %s %s", path, found["code"], found["detail"])
+        return _runtime(
+            {**known, "refusal": Refusal(code=f"probe_{found['code']}", params={"detail": found["detail"]})}
+        )
+    plugins = [str(plugin["name"]) for plugin in found["plugins"]]
+    if found["gguf"] and not any("gguf" in name for name in plugins):
+        plugins.append("gguf")
+    facts = {key: found[key] for key in ("version", "python", "device", "flags")}
+    return _runtime({**known, **facts, "plugins": plugins})
 
 
 def _runtime(item: dict[str, Any]) -> dict[str, Any]:
