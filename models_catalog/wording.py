@@ -99,7 +99,9 @@ FILES: dict[str, _Pair] = {
     "zero_bytes": (_("%(file)s is empty (0 bytes)."), _COPY_AGAIN),
 }
 
-# Found at a searched folder.
+_FAILED: _Pair = (_("Looking for models failed on this host."), _("Try again. The agent's log says more."))
+
+# Found at a searched folder, or said by the agent about the scan as a whole.
 FOLDERS: dict[str, _Pair] = {
     "cannot_read": (_("%(folder)s cannot be read."), ""),
     "link_outside": (
@@ -122,7 +124,18 @@ FOLDERS: dict[str, _Pair] = {
         _("The agent's own settings do not allow this folder."),
         _("Add it to “model_roots” in the agent's settings on that host and start the agent again."),
     ),
-    "scan_failed": (_("Looking for models failed on this host."), _("Try again. The agent's log says more.")),
+    **dict.fromkeys(
+        ("scan_failed", "task_failed", "exit_unknown", "cannot_execute", "spawn_failed", "order_unreadable"), _FAILED
+    ),
+    **dict.fromkeys(("stopped", "tombstone"), (_("Looking for models was stopped on this host."), _("Look again."))),
+    "too_many_jobs": (
+        _("The host has too many jobs at the same time."),
+        _("Look again when some of them have ended."),
+    ),
+    "timed_out": (
+        _("Looking for models took too long and was stopped."),
+        _("Add the folders that hold models instead of the ones above them."),
+    ),
     "too_deep": (_("Folders below %(folder)s lie too deep and were not looked into."), _("Add that folder by itself.")),
     "too_many_entries": (
         _("There are too many files here to look at all of them."),
