@@ -55,6 +55,7 @@ STEP_NOTES: dict[str, tuple[Any, Any]] = {
     ),
     "config": (_("The engine reads the settings"), _("It checks the model's files and every setting.")),
     "weights": (
+        # xgettext:no-python-format
         _("GPU at 0 % here is normal"),
         _("The model is being read from disk into memory; nothing is computed yet. You may leave this page."),
     ),
@@ -63,6 +64,7 @@ STEP_NOTES: dict[str, tuple[Any, Any]] = {
         _("It runs the largest batch once to see what is left for conversations."),
     ),
     "graphs": (
+        # xgettext:no-python-format
         _("GPU at 100 % here is normal"),
         _("The engine rehearses every batch size it may meet later. Nothing to do."),
     ),
