@@ -37,8 +37,7 @@ SESSION_COOKIE_AGE = 7 * 86400  # seconds after sign-in
 CSRF_COOKIE_NAME = "berth_csrf"
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
-if BERTH_BEHIND_PROXY:
-    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+# A proxy's headers are read by the server (panel/web.py), which knows whose to believe.
 if _public.scheme == "https":
     SECURE_HSTS_SECONDS = 30 * 24 * 3600
     SECURE_SSL_REDIRECT = BERTH_BEHIND_PROXY

@@ -15,7 +15,7 @@ from panel.core import checks, env, network
 from panel.embedded import Embedded
 from panel.supervisor import Tree, programs
 
-WEB_READY_S = 60.0
+WEB_READY_S = 120.0
 
 
 class Command(BaseCommand):
