@@ -34,7 +34,7 @@ def test_start_log_stop_forget(host: Host, fake_panel: FakePanel) -> None:
     running = fake_panel.wait_state(job_id, "running")
     assert running.pid == marked(job_id)[0]
     text = "".join(f"line {i}\n" for i in range(1000)) + "up\n"
-    fake_panel.wait(lambda: job_id in fake_panel.logs and fake_panel.logs[job_id].data == text.encode())
+    fake_panel.wait(lambda: fake_panel.log(job_id) == text.encode())
     facts = fake_panel.facts
     assert facts is not None and facts.model_roots == [str(host.models)] and facts.ram_total_mib > 0
     fake_panel.stop(job_id)
@@ -55,9 +55,10 @@ def test_killed_while_starting_ends_with_exactly_one_engine(host: Host, fake_pan
     executable = host.engine(SLEEP)
     host.configure(fake_panel)
     host.start_agent()
-    fake_panel.wait(lambda: fake_panel.reports)
-    ids = []
+    ids: list[str] = []
     for _ in range(3):
+        # It waits for work: the newest question was for the newest revision.
+        fake_panel.wait(lambda: fake_panel.polled_revs[-1:] == [fake_panel.rev])
         ids.append(fake_panel.order(host.task(executable)))
         time.sleep(random.uniform(0.0, 0.06))  # anywhere between the order and the running engine
         host.kill_agent()
@@ -65,7 +66,7 @@ def test_killed_while_starting_ends_with_exactly_one_engine(host: Host, fake_pan
     for job_id in ids:
         status = fake_panel.wait_state(job_id, "running")
         assert marked(job_id) == [status.pid]
-        fake_panel.wait(lambda job_id=job_id: fake_panel.logs[job_id].data == b"up\n")
+        fake_panel.wait(lambda job_id=job_id: fake_panel.log(job_id) == b"up\n")
     for job_id in ids:
         fake_panel.stop(job_id)
     for job_id in ids:
@@ -77,7 +78,7 @@ def test_killed_while_stopping_finishes_the_stop(host: Host, fake_panel: FakePan
     host.configure(fake_panel)
     host.start_agent()
     job_id = fake_panel.order(host.task(executable))
-    fake_panel.wait(lambda: job_id in fake_panel.logs and fake_panel.logs[job_id].data)
+    fake_panel.wait(lambda: fake_panel.log(job_id))
     fake_panel.stop(job_id, grace_s=1.0)
     fake_panel.wait_state(job_id, "stopping")
     host.kill_agent()
@@ -92,7 +93,7 @@ def test_engines_live_on_when_the_agent_ends_and_logs_wait(host: Host, fake_pane
     host.configure(fake_panel)
     agent = host.start_agent()
     job_id = fake_panel.order(host.task(executable))
-    fake_panel.wait(lambda: job_id in fake_panel.logs and fake_panel.logs[job_id].data == b"one\n")
+    fake_panel.wait(lambda: fake_panel.log(job_id) == b"one\n")
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(5) == 0
     assert len(marked(job_id)) == 1
@@ -100,7 +101,7 @@ def test_engines_live_on_when_the_agent_ends_and_logs_wait(host: Host, fake_pane
     until(lambda: not marked(job_id))
     host.start_agent()
     assert fake_panel.wait_state(job_id, "ended").exit_code == 4
-    fake_panel.wait(lambda: fake_panel.logs[job_id].data == b"one\ntwo\n")
+    fake_panel.wait(lambda: fake_panel.log(job_id) == b"one\ntwo\n")
 
 
 def test_a_panel_that_is_away_stops_nothing(host: Host, fake_panel: FakePanel) -> None:
@@ -179,7 +180,7 @@ def test_stop_all_needs_no_panel_and_waits_for_the_agent(host: Host, fake_panel:
     agent = host.start_agent()
     ids = [fake_panel.order(host.task(executable)), fake_panel.order(host.task(deaf))]
     for job_id in ids:
-        fake_panel.wait(lambda job_id=job_id: job_id in fake_panel.logs and fake_panel.logs[job_id].data)
+        fake_panel.wait(lambda job_id=job_id: fake_panel.log(job_id))
     second = subprocess.run(host.command(), cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert second.returncode == 3 and "already runs" in second.stderr
     agent.terminate()

@@ -133,7 +133,7 @@ def test_an_engine_sees_its_gpu_by_uuid_and_its_memory_is_reported(
     fake_panel.wait(lambda: fake_panel.statuses[job_id].gpu_used_mib == 900)
     facts = fake_panel.facts
     assert facts is not None and facts.gpu_driver == "580.65.06" and facts.gpus[0].processes[0].job_id == job_id
-    fake_panel.wait(lambda: fake_panel.logs[job_id].data == f"{UUID}\n".encode())
+    fake_panel.wait(lambda: fake_panel.log(job_id) == f"{UUID}\n".encode())
     fake_panel.stop(job_id)
     fake_panel.wait_state(job_id, "ended")
     assert not marked(job_id)

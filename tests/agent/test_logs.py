@@ -69,7 +69,7 @@ def test_byte_exact_over_faults(
 
     fake_panel.fault = faults
     job_id = run(host, table, WRITE % SIZE)
-    ship(shipper, table, lambda: job_id in fake_panel.logs and len(fake_panel.logs[job_id].data) >= SIZE)
+    ship(shipper, table, lambda: len(fake_panel.log(job_id)) >= SIZE)
     stored = fake_panel.logs[job_id]
     assert bytes(stored.data) == pattern(0, SIZE) and not stored.gaps
 
@@ -78,11 +78,11 @@ def test_a_new_shipper_goes_on_where_the_panel_is(
     host: Host, table: Table, shipper: Shipper, fake_panel: FakePanel
 ) -> None:
     job_id = run(host, table, WRITE % SIZE)
-    ship(shipper, table, lambda: job_id in fake_panel.logs and len(fake_panel.logs[job_id].data) > SIZE // 2)
+    ship(shipper, table, lambda: len(fake_panel.log(job_id)) > SIZE // 2)
     table.until(job_id, "ended")
     before = fake_panel.logs[job_id].uploads
     again = Shipper(table.jobs, shipper.client, threading.Event(), lambda: None)
-    ship(again, table, lambda: len(fake_panel.logs[job_id].data) == SIZE)
+    ship(again, table, lambda: len(fake_panel.log(job_id)) == SIZE)
     assert bytes(fake_panel.logs[job_id].data) == pattern(0, SIZE)
     assert fake_panel.logs[job_id].uploads - before <= SIZE // wire.MAX_LOG_CHUNK + 2
 
@@ -93,7 +93,7 @@ def test_a_hole_is_announced(host: Host, table: Table, shipper: Shipper, fake_pa
     job_id = run(host, table, WRITE % size, log_head_mib=1, log_tail_mib=2)
     ended = table.until(job_id, "ended")
     assert ended.log_hole is not None and ended.log_size == size
-    ship(shipper, table, lambda: job_id in fake_panel.logs and len(fake_panel.logs[job_id].data) == size)
+    ship(shipper, table, lambda: len(fake_panel.log(job_id)) == size)
     stored = fake_panel.logs[job_id]
     start, end = ended.log_hole
     assert stored.gaps == [(start, end)]
@@ -103,9 +103,9 @@ def test_a_hole_is_announced(host: Host, table: Table, shipper: Shipper, fake_pa
 def test_a_panel_that_has_less_gets_it_again(host: Host, table: Table, shipper: Shipper, fake_panel: FakePanel) -> None:
     """Its database was restored from a backup: the log is shipped from where it is now."""
     job_id = run(host, table, "print('one', flush=True); time.sleep(0.1); print('two', flush=True); time.sleep(600)")
-    ship(shipper, table, lambda: job_id in fake_panel.logs and fake_panel.logs[job_id].data == b"one\n")
+    ship(shipper, table, lambda: fake_panel.log(job_id) == b"one\n")
     fake_panel.logs[job_id].data.clear()
-    ship(shipper, table, lambda: fake_panel.logs[job_id].data == b"one\ntwo\n")
+    ship(shipper, table, lambda: fake_panel.log(job_id) == b"one\ntwo\n")
 
 
 def test_a_job_the_panel_does_not_know_holds_up_no_other(
@@ -114,7 +114,7 @@ def test_a_job_the_panel_does_not_know_holds_up_no_other(
     unknown = run(host, table, "print('x', flush=True); time.sleep(600)")
     known = run(host, table, "print('x', flush=True); time.sleep(600)")
     fake_panel.fault = lambda path: 404 if unknown in path else None
-    ship(shipper, table, lambda: known in fake_panel.logs and fake_panel.logs[known].data == b"x\n")
+    ship(shipper, table, lambda: fake_panel.log(known) == b"x\n")
     assert unknown not in fake_panel.logs
 
 
@@ -122,5 +122,5 @@ def test_floods_take_turns(host: Host, table: Table, shipper: Shipper, fake_pane
     flood = run(host, table, WRITE % (30 * wire.MAX_LOG_CHUNK))
     table.until(flood, "ended")
     quiet = run(host, table, "print('x', flush=True); time.sleep(600)")
-    ship(shipper, table, lambda: quiet in fake_panel.logs and bool(fake_panel.logs[quiet].data))
+    ship(shipper, table, lambda: bool(fake_panel.log(quiet)))
     assert len(fake_panel.logs[flood].data) < 10 * wire.MAX_LOG_CHUNK

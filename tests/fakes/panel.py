@@ -112,6 +112,11 @@ class FakePanel:
             time.sleep(0.01)
         raise AssertionError(f"waited in vain; statuses: {self.statuses}")
 
+    def log(self, job_id: str) -> bytes:
+        """What was shipped of a job's log so far."""
+        stored = self.logs.get(job_id)
+        return bytes(stored.data) if stored is not None else b""
+
     def wait_state(self, job_id: str, *states: str, timeout_s: float = 20.0) -> wire.JobStatus:
         def reached() -> wire.JobStatus | None:
             status = self.statuses.get(job_id)

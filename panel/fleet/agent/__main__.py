@@ -62,7 +62,7 @@ def run(folder: Path) -> int:
 
     settings = config.load(folder)
     journal = Journal(folder)
-    journal.lock(wait_s=5.0)
+    journal.lock(wait_s=2.0)
     # A few threads with small needs: without this each would keep a heap of its own.
     ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     agent = Agent(settings, journal)
