@@ -68,8 +68,3 @@ def _outer(text: str) -> re.Match[str] | None:
         return _QUOTE.match(text)
     found = _JOURNAL.match(text) if head.isupper() else None
     return found or (_SERVICE.match(text) if "|" in text[:44] else None)
-
-
-def split(text: str) -> list[str]:
-    """Lines of a whole log, cut as the parser cuts a stream; numbering by `\\n` is the caller's."""
-    return re.split(r"\r\n|\n|\r", text)

@@ -13,7 +13,7 @@ from typing import Any
 
 from deployments.engines import arguments, denied
 from deployments.engines.base import EngineRefusal, Launch, LaunchContext, Reason, RuntimeFacts, Task, version_key
-from deployments.engines.options import Schema, parse_schema
+from deployments.engines.options import parse_schema
 
 QUESTION = "What is the capital of France?"
 CPU_MAX_SEQS = 8  # answers on a CPU are slow; more at once only makes all of them late
@@ -265,8 +265,3 @@ def _read_score(body: Mapping[str, Any]) -> str | None:
     first = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], Mapping) else {}
     scores = _numbers([first.get("score", first.get("relevance_score"))])
     return f"{scores[0]:.4f}" if scores else None
-
-
-def schema_of(runtime: RuntimeFacts) -> Schema:
-    """The typed options of a runtime, for forms."""
-    return parse_schema(runtime.flags)
