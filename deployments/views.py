@@ -32,7 +32,10 @@ def index(request: HttpRequest) -> HttpResponse:
     group, text = request.GET.get("state", ""), request.GET.get("q", "")[:100]
     counts = queries.counts()
     if not counts["all"]:
-        return page(request, "deployments/empty.html", first_steps.context(), parts=["steps"])
+        context = {**first_steps.context(), "can_create": can(request.user, "deployments.create")}
+        return page(request, "deployments/empty.html", context, parts=["steps"])
+    if request.GET.get("part") == "steps":  # the first deployment was made while the first steps were open
+        return go(request, reverse("deployments"))
     rows = slice_of(request, queries.listed(group=group, text=text), size=PAGE)
     moving = bool(counts["starting"] or counts["waiting"])
     context = {

@@ -48,9 +48,6 @@ GPU_ERRORS: dict[str, tuple[Any, Any]] = {
 
 # What can be wrong with an engine that was found.
 ENGINE_REFUSALS: dict[str, Any] = {
-    "executable_missing": gettext_lazy("There is no such file."),
-    "not_executable": gettext_lazy("This file cannot be executed."),
-    "not_an_engine": gettext_lazy("This is not an engine that Berth knows."),
     "engine_not_used_yet": gettext_lazy("Berth cannot start this kind of engine yet."),
     "probe_not_found": gettext_lazy("There is no such file."),
     "probe_no_python": gettext_lazy("It is no Python program, or the Python it needs is gone."),
@@ -60,12 +57,6 @@ ENGINE_REFUSALS: dict[str, Any] = {
     "probe_too_much_output": gettext_lazy("Its answer made no sense when asked for its version."),
     "probe_bad_output": gettext_lazy("Its answer made no sense when asked for its version."),
     "task_failed": gettext_lazy("The search on this host failed."),
-    "import_failed": gettext_lazy("It does not start: a library is missing or does not match."),
-    "timeout": gettext_lazy("It did not answer in time when asked for its version."),
-    "crashed": gettext_lazy("It crashed when asked for its version."),
-    "too_old": gettext_lazy("This version is too old for Berth."),
-    "cpu_without_avx2": gettext_lazy("It needs a CPU with AVX2, which this host does not have."),
-    "runtime_unknown": gettext_lazy("The host's own settings do not allow this engine."),
 }
 
 

@@ -71,7 +71,7 @@ def add_engines(host: Host) -> None:
         engine="vllm",
         executable="/home/berth/old/bin/vllm",
         version="",
-        refusal={"code": "import_failed", "params": {}},
+        refusal={"code": "probe_failed", "params": {"detail": "ImportError: libcudart.so.12: cannot open"}},
     )
     Runtime.objects.create(
         host=host, engine="sglang", executable="/opt/sgl/bin/python", version="0.5.22", present=False

@@ -108,11 +108,20 @@ def test_lost_hosts_come_first_and_silence_counts_before_the_ticker_says_so() ->
 def test_page_shows_each_state_with_its_next_step(as_role: Any) -> None:
     owner = host("atlas")
     Runtime.objects.create(host=owner, engine="vllm", executable="/a", version="0.32.0", device="cpu")
-    Runtime.objects.create(host=owner, engine="vllm", executable="/b", refusal={"code": "import_failed"})
+    Runtime.objects.create(
+        host=owner,
+        engine="vllm",
+        executable="/b",
+        refusal={"code": "probe_failed", "params": {"detail": "ImportError: libcudart.so.12"}},
+    )
     Runtime.objects.create(host=owner, engine="vllm", executable="/c", refusal={"code": "brand_new_code"})
     host("lost", lost_at=timezone.now(), seen_s=700)
     text = as_role("viewer").get("/hosts/").content.decode()
-    assert "vLLM 0.32.0 for CPU" in text and "a library is missing" in text and "brand_new_code" in text
+    assert (
+        "vLLM 0.32.0 for CPU" in text
+        and "It does not start: ImportError: libcudart" in text
+        and "brand_new_code" in text
+    )
     assert "Start the agent again on that machine" in text
     assert "Look for engines again" not in text, "a viewer may not"
 
