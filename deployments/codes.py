@@ -113,6 +113,16 @@ CODES: dict[str, tuple[Any, Any]] = {
         _("The slowest one sets the pace."),
     ),
     # the engine's command
+    "chosen.few_sequences": (
+        _("On the CPU %(value)s requests are answered at once; the rest wait in line."),
+        _("“Requests at once” changes that."),
+    ),
+    "chosen.longest_context": (_("The context is as long as model and memory allow."), ""),
+    "chosen.dtype_for_amx": (
+        _("Numbers are kept as %(value)s: bfloat16 gives wrong answers with this version on this kind of CPU (AMX)."),
+        _("“Number format” changes that."),
+    ),
+    "chosen.no_compiling": (_("Nothing is compiled before the start, which on a CPU takes long and gains little."), ""),
     "options.refused": (_("Some settings are not possible."), _("Each one is listed below.")),
     "option.bad_json": (_("%(flag)s needs JSON; this cannot be read: %(error)s."), ""),
     "option.bad_text": (_("The value of %(flag)s holds characters that are not possible."), ""),

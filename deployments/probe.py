@@ -85,4 +85,4 @@ def _missed(probe: dict[str, Any], answer: Answer) -> dict[str, Any]:
 
 
 def _keep(run: Run, values: dict[str, Any]) -> None:
-    Run.objects.filter(pk=run.pk, ended_at=None, answer=None).update(**values)
+    Run.objects.filter(pk=run.pk, ended_at=None, answer__isnull=True).update(**values)

@@ -34,6 +34,9 @@ FAST = {
 }
 
 
+PATIENCE = 3.0  # limits are for a quiet machine; a busy one is slower, not wrong
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -42,7 +45,7 @@ def free_port() -> int:
 
 def until(what: Callable[[], Any], *, timeout: float = 20.0, why: str = "") -> Any:
     """Poll until `what()` is true; its value. AssertionError with `why` and the last value after `timeout` seconds."""
-    end = time.monotonic() + timeout
+    end = time.monotonic() + timeout * PATIENCE
     value = None
     while time.monotonic() < end:
         value = what()
