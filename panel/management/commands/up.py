@@ -81,9 +81,10 @@ class Command(BaseCommand):
             ensure_local_host(data / "agent")
         self.link = first_admin_link()  # None once there is an admin
         connection.close_pool()  # this process hardly needs the database any more
-        parts = programs(settings, data)
-        tree.add(parts)
-        parts[0].wait_ready(time.monotonic() + WEB_READY_S)
+        web, *others = programs(settings, data)
+        tree.add([web])  # alone, so that the first page does not wait for the imports of the others
+        web.wait_ready(time.monotonic() + WEB_READY_S)
+        tree.add(others)
 
     def _greet(self, seconds: float) -> None:
         self.say(_("Berth is ready after %(seconds).1f s:  %(url)s") % self._facts(seconds=seconds))
