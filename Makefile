@@ -44,7 +44,7 @@ engine: $(RUN_STAMP) ## prepare vLLM (CPU) and a small model, for tests and for 
 
 messages: $(DEV_STAMP) ## collect and compile the texts of all languages (needs gettext)
 	@command -v msgfmt >/dev/null || { echo "The system package gettext is absent. Debian, Ubuntu: apt install gettext" >&2; exit 1; }
-	@$(BIN)/python manage.py makemessages --locale zh_Hans --ignore .venv --ignore var --ignore tests --ignore test-output --no-wrap --no-location
+	@$(BIN)/python manage.py makemessages --locale zh_Hans --ignore .venv --ignore var --ignore tests --ignore test-output --no-wrap --no-location --no-obsolete
 	@$(BIN)/python manage.py compilemessages --ignore .venv
 
 $(BIN)/python:

@@ -40,7 +40,7 @@ def test_duration(seconds: float | None, words: str) -> None:
 
 def test_duration_follows_the_language() -> None:
     with translation.override("zh-hans"):
-        assert ui.duration(85) == f"1{N}分 25{N}秒"
+        assert ui.duration(85) == f"1{N}分钟 25{N}秒"
 
 
 @pytest.mark.parametrize(
