@@ -107,7 +107,11 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
 
     def probe_runtime(path: Path, timeout_s: float) -> dict[str, Any]:
         asked.append(path)
-        return {"engine": "vllm", "version": "0.32.0", "executable": "whatever", "flags": [{"flags": ["--x"]}]}
+        if "broken" in str(path):
+            return {"ok": False, "code": "signal", "detail": "SIGILL"}
+        plugins = [{"group": "vllm.general_plugins", "name": "more", "module": "x"}]
+        facts = {"version": "0.32.0", "python": "3.11.7", "device": "cpu", "flags": [{"flags": ["--x"]}]}
+        return {"ok": True, "plugins": plugins, "gguf": "builtin", **facts}
 
     module = types.ModuleType("panel.fleet.agent.flag_schema")
     module.probe_runtime = probe_runtime  # type: ignore[attr-defined]
@@ -118,9 +122,14 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
 def test_a_discovery_asks_engines_only(tmp_path: Path, probe: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     named = executable(tmp_path / "e" / "vllm")
-    result = task.runtimes(config(tmp_path), RuntimesTask(executables=[str(named), "/bin/sh", "/none/llama-server"]))
-    assert probe == [named]
-    found, shell, none = result.items
+    broken, other = executable(tmp_path / "broken" / "vllm"), executable(tmp_path / "e" / "ollama")
+    wanted = [str(named), "/bin/sh", str(broken), str(other), "/none/llama-server"]
+    result = task.runtimes(config(tmp_path), RuntimesTask(executables=wanted))
+    assert probe == [named, broken]
+    found, fails, unused, shell, none = result.items
+    assert found["refusal"] is None and "more" in found["plugins"] and found["flags"]
+    assert fails["refusal"] == {"code": "probe_signal", "params": {"detail": "SIGILL"}}
+    assert (unused["engine"], unused["refusal"]["code"]) == ("ollama", "engine_not_used_yet")
     assert (found["executable"], found["origin"], found["version"]) == (str(named), "named", "0.32.0")
     assert shell["refusal"]["code"] == "executable_not_an_engine"
     assert (none["refusal"]["code"], none["engine"]) == ("executable_missing", "llamacpp")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import random
 import ssl
+import sys
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+# httpx brings a command line, and with it click and rich wherever they happen to be installed: megabytes and half of
+# the agent's start for nothing. It copes with their absence, so let them be absent.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type] # None makes the import fail, as documented
 
-from panel.fleet.agent.config import Config, is_loopback
+import httpx  # noqa: E402
+
+from panel.fleet.agent.config import Config, is_loopback  # noqa: E402
 
 MAX_REPLY = 16 << 20
 
