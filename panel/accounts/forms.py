@@ -38,6 +38,7 @@ class NewPasswordForm(forms.Form):
 
 
 class FirstAdminForm(NewPasswordForm):
+    password = _password(_("Password"), new=True)
     name = forms.CharField(
         label=_("Your name here"),
         help_text=_("Letters, digits and . _ - @ +"),
