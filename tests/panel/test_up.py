@@ -6,13 +6,16 @@ import re
 import signal
 import socket
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import psutil
 import pytest
 
+from panel import lock
 from tests.panel.running import Panel, free_port
 
+HERE = Path(__file__).parent
 pytestmark = pytest.mark.integration
 
 
@@ -23,7 +26,20 @@ def panel(tmp_path: Path) -> Iterator[Panel]:
     one.end()
 
 
+def only_what_make_up_installs() -> dict[str, str]:
+    """Environment in which the modules of other distributions (tests, tools) are absent."""
+    wanted = {entry.name for entry in lock.read(lock.LOCK.read_text("utf-8")) if entry.groups - {"dev"}}
+    absent = [
+        module
+        for module, names in metadata.packages_distributions().items()
+        if not any(re.sub(r"[-_.]+", "-", name).lower() in wanted for name in names)
+    ]
+    assert "pytest" in absent
+    return {"PYTHONPATH": str(HERE / "as_installed"), "BERTH_TEST_ABSENT": ",".join(absent)}
+
+
 def test_one_command_brings_everything_and_term_takes_it_away(panel: Panel) -> None:
+    panel.env |= only_what_make_up_installs()
     panel.up()
     assert f"http://localhost:{panel.port}" in panel.said()
     link = re.search(r"Create the first admin.*?http://localhost:\d+(/\S+)", panel.said())
@@ -42,6 +58,7 @@ def test_one_command_brings_everything_and_term_takes_it_away(panel: Panel) -> N
     panel.until(lambda: "✗" not in panel.manage("doctor").stdout, 30)  # the agent's first report takes a moment
     assert "PostgreSQL" in doctor.stdout
     children = panel.tree()
+    assert " ended (" not in panel.said()
     panel.process.send_signal(signal.SIGTERM)
     assert panel.process.wait(30) == 0, panel.said()
     assert "Stopped." in panel.said()
