@@ -5,6 +5,7 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
+FIRST_DAYS = 90  # what a token lasts when nobody says otherwise
 DAYS = [("30", _("30 days")), ("90", _("90 days")), ("365", _("1 year")), ("", _("Never ends"))]
 
 
@@ -58,5 +59,10 @@ class TokenForm(forms.Form):
         label=_("What it is for"), max_length=80, widget=forms.TextInput(attrs={"autocomplete": "off"})
     )
     days = forms.IntegerField(
-        label=_("Ends after"), required=False, min_value=1, max_value=3650, widget=forms.Select(choices=DAYS)
+        label=_("Ends after"),
+        required=False,
+        initial=FIRST_DAYS,
+        min_value=1,
+        max_value=3650,
+        widget=forms.Select(choices=DAYS),
     )

@@ -15,14 +15,12 @@ from django.views.decorators.http import require_http_methods, require_POST
 from panel.accounts import services, tokens
 from panel.accounts.access import load_or_404
 from panel.accounts.actor import Actor
-from panel.accounts.forms import FirstAdminForm, PasswordForm, SignInForm, TokenForm
+from panel.accounts.forms import FIRST_DAYS, FirstAdminForm, PasswordForm, SignInForm, TokenForm
 from panel.accounts.guard import right
 from panel.accounts.models import ApiToken, User
 from panel.accounts.nextpage import safe_next
 from panel.core.errors import Invalid, PanelError
 from panel.core.pages import form_again, go, is_htmx, page, wants_json
-
-FIRST_DAYS = 90
 
 
 @sensitive_post_parameters("password")
@@ -86,7 +84,7 @@ def _profile(request: HttpRequest, **more: Any) -> dict[str, Any]:
     return {
         "section": "profile",
         "password_form": PasswordForm(),
-        "token_form": TokenForm(initial={"days": FIRST_DAYS}),
+        "token_form": TokenForm(),
         "tokens": tokens.listed(request.user),
         **more,
     }
