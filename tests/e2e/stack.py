@@ -20,6 +20,7 @@ import psutil
 from django.conf import settings as django_settings
 from django.core.management import call_command
 from django.db import connections
+from django.test import override_settings
 
 from tests.servers import Servers
 
@@ -107,8 +108,7 @@ class Stack:
     def start_all(self) -> None:
         from panel.fleet.services import ensure_local_host
 
-        with self.settings():
-            ensure_local_host(self.data / "agent")
+        ensure_local_host(self.data / "agent")
         config = self.data / "agent" / "agent.json"
         values = {**json.loads(config.read_text()), "model_roots": [str(self.models)], "report_s": 1}
         config.write_text(json.dumps(values))
@@ -120,15 +120,15 @@ class Stack:
     @contextmanager
     def settings(self) -> Iterator[None]:
         """This process's settings as the stack's processes have them."""
-        names = {"BERTH_INTERNAL_URL": self.url, "BERTH_ENGINE_CACHE": self.engines, "BERTH_DATA": self.data}
-        old = {name: getattr(django_settings, name) for name in names}
-        for name, value in names.items():
-            setattr(django_settings, name, value)
-        try:
+        logs = {**django_settings.STORAGES["logs"], "OPTIONS": {"location": self.data / "logs"}}
+        names = {
+            "BERTH_INTERNAL_URL": self.url,
+            "BERTH_ENGINE_CACHE": self.engines,
+            "BERTH_DATA": self.data,
+            "STORAGES": {**django_settings.STORAGES, "logs": logs},
+        }
+        with override_settings(**names):  # its signal also makes the storages anew
             yield
-        finally:
-            for name, value in old.items():
-                setattr(django_settings, name, value)
 
     def healthy(self) -> bool:
         try:
@@ -234,7 +234,8 @@ def running(servers: Servers, folder: Path, **kwargs: Any) -> Iterator[Stack]:
         call_command("migrate", verbosity=0)
         stack = Stack(servers, folder, **kwargs)
         try:
-            yield stack
+            with stack.settings():
+                yield stack
         finally:
             stack.stop()
     finally:
