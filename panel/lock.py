@@ -22,9 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 # Group to the oldest Python it must install on.
 GROUPS = {"agent": "3.10", "panel": "3.11", "embedded": "3.11", "dev": "3.11"}
-HEAD = (
-    "# Made by `python -m panel.lock write` from pyproject.toml; not by hand. Groups stand above each entry.\n"
-)
+HEAD = "# Made by `python -m panel.lock write` from pyproject.toml; not by hand. Groups stand above each entry.\n"
 
 
 @dataclass(frozen=True)

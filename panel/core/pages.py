@@ -213,5 +213,3 @@ def preferences(request: HttpRequest) -> HttpResponse:
             settings.LANGUAGE_COOKIE_NAME, language, max_age=365 * 86400, samesite="Lax", secure=request.is_secure()
         )
     return response
-
-
