@@ -45,7 +45,7 @@ def make_host(name: str = "quay", *, gpus: int = 0, device: str = "", **values: 
 def make_copy(host: Host, name: str = "Tiny-1B-Instruct", **values: Any) -> Copy:
     model, _made = CatalogModel.objects.get_or_create(name=name)
     artifact = model.artifacts.first() or Artifact.objects.create(
-        model=model, format="hf", label="bfloat16", fingerprint=name, size_bytes=2 << 30,
+        model=model, format="hf", label="bfloat16", fingerprint=name[:64], size_bytes=2 << 30,
         facts={"format": "hf", "tasks": ["generate"], "architectures": ["LlamaForCausalLM"], "weight_bytes": 2 << 30,
                "context_length": 4096, "heads": 16, "chat_template": True, "tokenizer": "tokenizer.json"},
     )  # fmt: skip
