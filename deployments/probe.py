@@ -73,7 +73,8 @@ def question_of(body: dict[str, Any]) -> str:
 def _missed(probe: dict[str, Any], answer: Answer) -> dict[str, Any]:
     """Count what the engine got wrong. The panel's own refusals and a refused connection are only tried again."""
     now = time.time()
-    tries = probe.get("tries", 0) + (1 if answer.who == "engine" and answer.status else 0)
+    engine_erred = (answer.status and answer.who == "engine") or answer.text == "timeout"
+    tries = probe.get("tries", 0) + (1 if engine_erred else 0)
     return {
         **probe,
         "done_at": now,

@@ -75,9 +75,9 @@ DEADLINES: dict[State, Deadline] = {
     S.QUEUED: Deadline(None, "queued.waiting"),  # shows what it waits for; a person decides how long that is worth
     S.PLACING: Deadline(60, "placing.deadline"),
     S.PREPARING: Deadline(600, "preparing.deadline"),
-    S.STARTING: Deadline(3600, "starting.deadline"),
+    S.STARTING: Deadline(3600, "start.deadline"),
     S.READY: Deadline(None),
-    S.STOPPING: Deadline(300, "stopping.deadline"),  # plus the grace; then says which processes are left
+    S.STOPPING: Deadline(300, "stop.not_proven"),  # plus the grace; then says which processes are left
     S.LOST: Deadline(None, "lost.no_contact"),  # an unreachable agent is not a failure
     S.STOPPED: Deadline(None),
     S.FAILED: Deadline(None),

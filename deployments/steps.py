@@ -139,6 +139,8 @@ def _process_over(s: Situation, run: RunView, job: JobView) -> Step:
 
 
 def _resting(s: Situation) -> Step:
+    if s.run is not None and not s.run.ended and s.run.job is None:  # it failed before anything was ordered
+        return EndRun(s.state)
     if s.desired == Desired.STOPPED:
         return Wait()
     unproven = s.run is not None and not s.run.ended
@@ -166,11 +168,19 @@ def _queued(s: Situation) -> Step:
 
 
 def _placing(s: Situation) -> Step:
-    return Place()
+    return Move(State.FAILED, _over(s.state)) if _overdue(s) else Place()
 
 
 def _preparing(s: Situation) -> Step:
-    return Order()
+    return Move(State.FAILED, _over(s.state)) if _overdue(s) else Order()
+
+
+def _overdue(s: Situation) -> bool:
+    return s.deadline_in_s is not None and s.deadline_in_s <= 0
+
+
+def _over(state: State) -> dict[str, Any]:
+    return {"code": DEADLINES[state].reason, "params": {}}
 
 
 def _starting(s: Situation) -> Step:
@@ -183,8 +193,8 @@ def _starting(s: Situation) -> Step:
         return Move(State.READY)
     if run.probe == "failed":
         return StopRun(failing={"code": "answer.failed", "params": {}})
-    if s.deadline_in_s is not None and s.deadline_in_s <= 0:
-        return StopRun(failing={"code": "start.deadline", "params": {}})
+    if _overdue(s):
+        return StopRun(failing=_over(s.state))
     if s.host_lost:
         return Move(State.LOST, NO_CONTACT)
     if job.listening and run.probe == "idle":
@@ -212,8 +222,8 @@ def _stopping(s: Situation) -> Step:
         return StopRun(failing=s.run.failing or None)
     if s.host_lost:
         return Wait(30.0, reason=NO_CONTACT)
-    if s.deadline_in_s is not None and s.deadline_in_s <= 0:
-        return Move(State.FAILED, {"code": "stop.not_proven", "params": {"pids": list(job.leftover)}})
+    if _overdue(s):
+        return Move(State.FAILED, {**_over(s.state), "params": {"pids": list(job.leftover)}})
     return Wait(_sooner(s.deadline_in_s, 5.0))
 
 

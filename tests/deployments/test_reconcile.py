@@ -1,0 +1,262 @@
+"""The loop on the database: rounds, races, lost leases, reservations, sweeps. No broker and no host are needed."""
+
+import threading
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from deployments import acts, events, probe, services
+from deployments.gateway.ask import Answer
+from deployments.models import Deployment, Run, Transition
+from deployments.reconcile import reconcile, sweep
+from panel.fleet.models import Host, Job, Reservation
+from tests.deployments import builders
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deployments.events.send", lambda pk: None)
+    monkeypatch.setattr("panel.core.sse.publish", lambda *args, **kwargs: True)
+    monkeypatch.setattr("deployments.tasks.probe_run.apply_async", lambda *args, **kwargs: None)
+
+
+@pytest.fixture
+def row(db: None) -> Deployment:
+    copy = builders.make_copy(builders.make_host())
+    return builders.make_deployment(copy, desired="running", wanted_by="maria")
+
+
+def states(row: Deployment) -> list[str]:
+    return list(Transition.objects.filter(deployment=row).order_by("pk").values_list("new", flat=True))
+
+
+def say(run: Run, **status: Any) -> None:
+    """What the host reports of the run's job."""
+    job = run.job
+    job.status = {**job.status, **status}
+    job.state = status.get("state", job.state)
+    if job.state in ("ended", "refused"):
+        job.ended_at = timezone.now()
+    job.save()
+
+
+def test_one_round_goes_from_wanted_to_ordered(row: Deployment) -> None:
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert row.state == "starting"
+    assert states(row) == ["queued", "placing", "preparing", "starting"]
+    run = row.run
+    assert run.job_id == run.pk, "the job's id is the run's"
+    assert run.started_by == "maria"
+    assert "VLLM_API_KEY" not in str(run.job.order) and run.job.secrets
+    assert Reservation.objects.get().holder == str(run.pk)
+    assert Host.objects.get().work_rev > 1
+    assert row.due_at is not None and row.claim_token is None
+
+
+def test_a_second_round_changes_nothing(row: Deployment) -> None:
+    reconcile(row.pk)
+    before = (Run.objects.count(), Job.objects.count(), Transition.objects.count(), Host.objects.get().work_rev)
+    reconcile(row.pk)
+    assert (Run.objects.count(), Job.objects.count(), Transition.objects.count(), Host.objects.get().work_rev) == before
+
+
+def test_listening_asks_once_and_the_answer_makes_it_ready(row: Deployment, monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr("deployments.tasks.probe_run.apply_async", lambda args, **kwargs: asked.append(args))
+    reconcile(row.pk)
+    row.refresh_from_db()
+    say(row.run, state="running", listening=True, port=1234)
+    reconcile(row.pk)
+    reconcile(row.pk)
+    assert asked == [(str(row.run_id),)]
+    answer = Answer(200, "", 12.0, "engine", {"choices": [{"message": {"content": "Paris."}}]})
+    monkeypatch.setattr(probe, "ask", lambda *args, **kwargs: answer)
+    probe.ask_run(str(row.run_id))
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert row.state == "ready"
+    row.run.refresh_from_db()
+    assert row.run.answer["answer"] == "Paris." and row.run.ready_at is not None
+
+
+@pytest.mark.parametrize(
+    ("answer", "tries", "failed"),
+    [
+        (Answer(500, "boom", 1.0, "engine", None), 1, False),
+        (Answer(503, "", 1.0, "panel", {"berth": {"who": "panel"}}), 0, False),
+        (Answer(0, "unreachable", 1.0), 0, False),
+        (Answer(0, "timeout", 1.0), 1, False),
+        (Answer(502, "", 1.0, "panel", {"berth": {"who": "engine"}}), 1, False),
+    ],
+)
+def test_only_the_engines_own_errors_count_as_tries(row, monkeypatch, answer, tries, failed) -> None:
+    reconcile(row.pk)
+    row.refresh_from_db()
+    monkeypatch.setattr(probe, "ask", lambda *args, **kwargs: answer)
+    probe.ask_run(str(row.run_id))
+    row.run.refresh_from_db()
+    assert (row.run.probe["tries"], row.run.probe["failed"]) == (tries, failed)
+
+
+def test_three_errors_of_the_engine_end_the_start(row: Deployment, monkeypatch) -> None:
+    reconcile(row.pk)
+    row.refresh_from_db()
+    say(row.run, state="running", listening=True, port=1)
+    monkeypatch.setattr(probe, "ask", lambda *args, **kwargs: Answer(500, "boom", 1.0, "engine", None))
+    for _ in range(3):
+        probe.ask_run(str(row.run_id))
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert (row.state, row.reason["code"], row.run.job.desired) == ("stopping", "answer.failed", "stop")
+    row.run.refresh_from_db()
+    say(row.run, state="ended", exit_code=0, stop_asked=True)
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert (row.state, row.reason["code"]) == ("failed", "answer.failed")
+    assert not Reservation.objects.exists()
+
+
+def test_no_room_waits_with_reasons_and_takes_its_chance(row: Deployment) -> None:
+    host = Host.objects.get()
+    facts = {**host.facts, "ram_available_mib": 10}
+    Host.objects.filter(pk=host.pk).update(facts=facts)
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert (row.state, row.reason["code"]) == ("queued", "place.none")
+    assert row.reason["params"]["candidates"][0]["code"] == "host.ram_used"
+    assert not Run.objects.exists() and not Reservation.objects.exists()
+    Host.objects.filter(pk=host.pk).update(facts=builders.FACTS)
+    events.room_changed()
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert row.state == "starting"
+
+
+def test_what_no_waiting_can_change_fails_at_once(row: Deployment) -> None:
+    Host.objects.get().runtimes.all().delete()
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert row.state == "failed" and row.run is None
+    assert row.reason["params"]["candidates"][0]["code"] == "runtime.none"
+
+
+def test_a_stop_before_the_order_ends_it_without_a_job(row: Deployment, monkeypatch) -> None:
+    monkeypatch.setattr(acts, "order", lambda claim, row: services.stop(row, actor=None))
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert (row.state, row.run.outcome, row.run.job) == ("stopped", "stopped", None)
+    assert not Reservation.objects.exists() and not Job.objects.exists()
+
+
+def test_a_failure_is_planned_again_with_growing_pauses_and_given_up(row: Deployment, settings) -> None:
+    settings.BERTH_RESTART_FIRST_S = 10
+    pauses = []
+    for attempt in range(7):
+        reconcile(row.pk)
+        row.refresh_from_db()
+        if row.state != "starting":
+            break
+        Run.objects.filter(pk=row.run_id).update(ready_at=timezone.now())  # it was ready: dying then is curable
+        say(row.run, state="ended", exit_code=1)
+        reconcile(row.pk)
+        row.refresh_from_db()
+        assert row.state == "failed" and row.attempts == attempt
+        if row.next_attempt_at is None:
+            break
+        pauses.append(round((row.next_attempt_at - timezone.now()).total_seconds()))
+        Deployment.objects.filter(pk=row.pk).update(next_attempt_at=timezone.now())
+    assert pauses == [10, 20, 40, 80, 160]
+    assert row.runs.count() == 6
+    assert list(row.runs.order_by("number").values_list("cause", flat=True))[:2] == ["person", "restart_policy"]
+
+
+def test_a_persons_start_begins_the_count_anew(row: Deployment) -> None:
+    Deployment.objects.filter(pk=row.pk).update(state="failed", attempts=5)
+    services.start(row, actor=None)
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert (row.state, row.attempts, row.run.cause) == ("starting", 0, "person")
+
+
+def test_an_unproven_stop_keeps_its_memory_and_starts_nothing_beside_it(row: Deployment) -> None:
+    reconcile(row.pk)
+    row.refresh_from_db()
+    say(row.run, state="running")
+    services.stop(row, actor=None)
+    reconcile(row.pk)
+    say(row.run, state="stopping", leftover_pids=[77])
+    Deployment.objects.filter(pk=row.pk).update(deadline_at=timezone.now())
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert (row.state, row.reason["params"]["pids"]) == ("failed", [77])
+    assert Reservation.objects.exists()
+    services.start(row, actor=None)
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert (row.state, row.runs.count()) == ("failed", 1)
+    row.run.refresh_from_db()
+    say(row.run, state="ended", exit_code=0, stop_asked=True)
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert (row.state, row.runs.count()) == ("starting", 2)
+    assert Reservation.objects.get().holder == str(row.run_id)
+
+
+def test_sweep_finds_due_rows_once(row: Deployment, monkeypatch) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr("deployments.events.send", sent.append)
+    Deployment.objects.filter(pk=row.pk).update(due_at=timezone.now())
+    assert sweep() == 1
+    assert sweep() == 0, "pushed into the future, so that a slow queue is not filled"
+    assert sent == [row.pk]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_eight_workers_at_once_make_one_run(monkeypatch) -> None:
+    copy = builders.make_copy(builders.make_host())
+    row = builders.make_deployment(copy, desired="running")
+    start = threading.Barrier(8)
+
+    def work() -> None:
+        start.wait()
+        reconcile(row.pk)
+        connection.close()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    row.refresh_from_db()
+    assert (row.state, Run.objects.count(), Job.objects.count()) == ("starting", 1, 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_starts_at_once_cannot_take_the_same_memory() -> None:
+    """Each alone fits; together they do not. The database's CHECK decides."""
+    host = builders.make_host()
+    copy = builders.make_copy(host)
+    Host.objects.filter(pk=host.pk).update(ram_total_mib=12_000, facts={**builders.FACTS, "ram_available_mib": 12_000})
+    rows = [builders.make_deployment(copy, f"d-{n}", desired="running") for n in range(3)]
+    start = threading.Barrier(3)
+
+    def work(pk: int) -> None:
+        start.wait()
+        reconcile(pk)
+        connection.close()
+
+    threads = [threading.Thread(target=work, args=(row.pk,)) for row in rows]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    host.refresh_from_db()
+    started = Deployment.objects.filter(state="starting").count()
+    assert started == 1
+    assert Deployment.objects.filter(state="queued").count() == 2
+    assert host.ram_reserved_mib == sum(Reservation.objects.values_list("mib", flat=True)) <= host.ram_total_mib
