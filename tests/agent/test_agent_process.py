@@ -32,7 +32,7 @@ def test_start_log_stop_forget(host: Host, fake_panel: FakePanel) -> None:
     host.start_agent()
     job_id = fake_panel.order(host.task(executable))
     running = fake_panel.wait_state(job_id, "running")
-    assert running.pid == marked(job_id)[0]
+    assert running.pid == until(lambda: marked(job_id))[0]
     text = "".join(f"line {i}\n" for i in range(1000)) + "up\n"
     fake_panel.wait(lambda: fake_panel.log(job_id) == text.encode())
     facts = fake_panel.facts
@@ -65,7 +65,7 @@ def test_killed_while_starting_ends_with_exactly_one_engine(host: Host, fake_pan
         host.start_agent()
     for job_id in ids:
         status = fake_panel.wait_state(job_id, "running")
-        assert marked(job_id) == [status.pid]
+        assert until(lambda job_id=job_id: marked(job_id)) == [status.pid]
         fake_panel.wait(lambda job_id=job_id: fake_panel.log(job_id) == b"up\n")
     for job_id in ids:
         fake_panel.stop(job_id)
@@ -96,7 +96,7 @@ def test_engines_live_on_when_the_agent_ends_and_logs_wait(host: Host, fake_pane
     fake_panel.wait(lambda: fake_panel.log(job_id) == b"one\n")
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(5) == 0
-    assert len(marked(job_id)) == 1
+    assert len(until(lambda: marked(job_id))) == 1
     (host.model / "go").write_text("")
     until(lambda: not marked(job_id))
     host.start_agent()
@@ -114,7 +114,7 @@ def test_a_panel_that_is_away_stops_nothing(host: Host, fake_panel: FakePanel) -
     count = len(fake_panel.reports)
     fake_panel.set(fake_panel.orders)
     time.sleep(0.5)
-    assert marked(job_id) == [pid]
+    assert until(lambda: marked(job_id)) == [pid]
     fake_panel.fault = lambda path: None
     fake_panel.wait(lambda: len(fake_panel.reports) > count)
     fake_panel.stop(job_id)
@@ -137,7 +137,7 @@ def test_work_that_cannot_be_read_stops_nothing(host: Host, fake_panel: FakePane
     fake_panel.set({job_id: {**fake_panel.orders[job_id], "task": {"kind": "engine"}}, bad: {"id": bad}})
     status = fake_panel.wait_state(bad, "refused")
     assert status.refusal is not None and status.refusal.code == "kind_unknown"
-    assert marked(job_id) == [pid] and fake_panel.statuses[job_id].state == "running"
+    assert until(lambda: marked(job_id)) == [pid] and fake_panel.statuses[job_id].state == "running"
 
 
 def test_a_restored_panel_is_told_to_go_ahead(host: Host, fake_panel: FakePanel) -> None:

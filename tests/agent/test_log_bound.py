@@ -96,7 +96,7 @@ def test_reading_while_it_is_bounded_never_yields_zeros_or_wrong_text(bounded: L
     stop = threading.Event()
 
     def flood() -> None:
-        while not stop.is_set() and bounded.written < 60_000_000:
+        while not stop.is_set() and bounded.written < 20_000_000:
             bounded.write(40_000)
             bounded.bound.check()
 

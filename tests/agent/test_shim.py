@@ -1,0 +1,132 @@
+"""The shim alone: nothing runs that is not on record, and its exit is on disk before anybody asks."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import marshal
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from panel.fleet.agent.procs import boot_id
+from panel.fleet.agent.spawn import SHIM
+from tests.agent.conftest import marked, until
+
+
+class Shim:
+    """One shim in a folder of its own, as the agent starts it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.job_id = folder, str(uuid.uuid4())
+        self.lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-E", str(SHIM), str(self.lock)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=folder,
+            env={},
+            pass_fds=[self.lock],
+            start_new_session=True,
+        )
+        os.close(self.lock)
+
+    def spec(self, code: str, argv0: str = sys.executable) -> bytes:
+        argv = [argv0, "-IS", "-c", f"import os, sys, time, signal\n{code}"]
+        env = {"BERTH_JOB": self.job_id, "SPT_NOENV": "1"}
+        return marshal.dumps({"argv": argv, "env": env, "boot": boot_id(), "head": 1 << 20, "tail": 1 << 20})
+
+    def give(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.close()
+
+    def read(self, name: str) -> Any:
+        path = self.folder / name
+        return json.loads(path.read_text()) if path.exists() else None
+
+
+@pytest.fixture
+def shim(tmp_path: Path) -> Iterator[Shim]:
+    made = Shim(tmp_path)
+    yield made
+    made.process.kill()
+    made.process.wait()
+    for pid in marked(made.job_id):
+        os.kill(pid, signal.SIGKILL)
+    for stream in (made.process.stdin, made.process.stdout):
+        if stream is not None:
+            stream.close()
+
+
+def test_it_records_and_leaves(shim: Shim) -> None:
+    shim.give(shim.spec("print('out'); print('err', file=sys.stderr); sys.exit(9)"))
+    assert shim.process.wait(20) == 0
+    assert sorted((shim.folder / "log").read_text().split()) == ["err", "out"]
+    ended = shim.read("exit.json")
+    assert (ended["exit_code"], ended["signal"], ended["errno"]) == (9, None, 0)
+    assert ended["ended_at"] >= shim.read("run.json")["started_at"]
+    assert not [path.name for path in shim.folder.iterdir() if path.suffix == ".tmp"]
+
+
+@pytest.mark.parametrize("part", [0, 1, 40])
+def test_a_half_written_order_starts_nothing(shim: Shim, part: int) -> None:
+    shim.give(shim.spec("print('ran')")[:part])
+    assert shim.process.wait(20) == 75
+    assert sorted(path.name for path in shim.folder.iterdir()) == ["lock"]
+
+
+def test_killed_before_the_engine_is_on_record_nothing_runs(shim: Shim) -> None:
+    os.mkfifo(shim.folder / "run.json.tmp")  # holds the shim right between the fork and the record
+    shim.give(shim.spec("print('ran', flush=True); time.sleep(600)"))
+    children = Path(f"/proc/{shim.process.pid}/task/{shim.process.pid}/children")
+    child = int(until(children.read_text))
+    shim.process.kill()
+    shim.process.wait()
+    until(lambda: not Path(f"/proc/{child}").exists())
+    assert (shim.folder / "log").read_text() == "" and shim.read("run.json") is None
+
+
+def test_what_cannot_be_executed(shim: Shim) -> None:
+    shim.give(shim.spec("", argv0="/no/such/file"))
+    assert shim.process.wait(20) == 0
+    assert shim.read("exit.json")["errno"] == 2
+
+
+def test_signals_to_the_whole_session_leave_it_alive(shim: Shim) -> None:
+    shim.give(shim.spec("time.sleep(600)"))
+    pid = until(lambda: shim.read("run.json"))["engine"][0]
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(shim.process.pid, number)
+    os.kill(pid, signal.SIGTERM)
+    assert shim.process.wait(20) == 0
+    assert shim.read("exit.json")["signal"] == signal.SIGTERM
+
+
+def test_the_lock_lives_as_long_as_the_shim_and_no_longer(shim: Shim) -> None:
+    shim.give(shim.spec("time.sleep(600)"))
+    pid = until(lambda: shim.read("run.json"))["engine"][0]
+    until(lambda: marked(shim.job_id))
+    with (shim.folder / "lock").open() as file:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shim.process.kill()
+        shim.process.wait()
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the engine has no part in it
+    assert marked(shim.job_id) == [pid]
+
+
+def test_no_core_file_and_ordinary_signals(shim: Shim) -> None:
+    code = "import resource; print(resource.getrlimit(resource.RLIMIT_CORE)[0], signal.getsignal(signal.SIGTERM).value)"
+    shim.give(shim.spec(code + "; print(signal.pthread_sigmask(signal.SIG_BLOCK, []), os.listdir('/proc/self/fd'))"))
+    assert shim.process.wait(20) == 0
+    # 3 is the handle with which the folder itself is listed.
+    assert (shim.folder / "log").read_text() == "0 0\nset() ['0', '1', '2', '3']\n"
