@@ -10,6 +10,7 @@ from django.db.models.functions import Now
 from django.dispatch import receiver
 
 from deployments.models import Deployment
+from panel.accounts.signals import tokens_changed
 from panel.core import claims, sse
 from panel.fleet import signals
 
@@ -68,6 +69,12 @@ def on_job_changed(sender: Any, job_id: uuid.UUID, kind: str, state: str, log_gr
         rows = rows.exclude(state="ready")
     for pk in rows.values_list("pk", flat=True):
         nudge(pk)
+
+
+@receiver(tokens_changed, dispatch_uid="deployments.tokens_changed")
+def on_tokens_changed(sender: Any, **_: Any) -> None:
+    """A token was made or revoked: the door looks again at once, not at its next turn."""
+    sse.publish(DOOR)
 
 
 @receiver([signals.host_lost, signals.host_back], dispatch_uid="deployments.host_contact")

@@ -38,6 +38,7 @@ def config() -> uvicorn.Config:
         "panel.asgi:application",
         loop="uvloop",
         http="httptools",
+        lifespan="on",  # a start that fails must fail, not go on without the door
         ws="none",
         access_log=False,
         server_header=False,

@@ -83,7 +83,7 @@ class Stack:
     # --- processes ---
 
     COMMANDS: dict[str, list[str]] = {
-        "web": ["-m", "uvicorn", "panel.asgi:application", "--timeout-graceful-shutdown", "3", "--log-level", "warning"],
+        "web": ["-m", "panel.web"],
         "worker": ["-m", "celery", "-A", "panel.celery", "worker", "-P", "threads", "-c", "8", "-Q", "loop,probe",
                    "--without-gossip", "--without-mingle", "-l", "WARNING"],
         "agent": ["-m", "panel.fleet.agent"],
@@ -91,8 +91,6 @@ class Stack:
 
     def start(self, name: str) -> None:
         args = list(self.COMMANDS[name])
-        if name == "web":
-            args += ["--host", "127.0.0.1", "--port", str(self.port)]
         if name == "agent":
             args += ["--dir", str(self.data / "agent")]
         log = (self.folder / f"{name}.log").open("ab")
