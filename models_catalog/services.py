@@ -1,6 +1,7 @@
 """What people and finished scans change in the catalog. Each act is one transaction with its audit row."""
 
 from datetime import timedelta
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,7 +17,7 @@ from panel import audit
 from panel.core.errors import Conflict, Invalid, NotFound
 from panel.fleet import wire
 from panel.fleet.models import Host, Job
-from panel.fleet.services import order_job
+from panel.fleet.services import order_job, share_folders
 
 __all__ = ["Outcome", "add_root", "record_scan", "remove_root", "request_scan", "roots_of", "set_remote_code", "take"]
 
@@ -86,6 +87,7 @@ def add_root(host: Host, path: str, *, actor: Any) -> Job:
     row.save(update_fields=["model_roots", "updated_at"])
     facts = {"before": {"folders": before}, "after": {"folders": row.model_roots}}
     audit.record("host.folder_added", row, actor=actor, **facts)
+    transaction.on_commit(partial(share_folders, row))
     return _order(row)
 
 
@@ -120,6 +122,7 @@ def remove_root(host: Host, path: str, *, actor: Any) -> int:
     Copy.objects.filter(pk__in=left).update(present=False)
     facts = {"before": {"folders": before}, "after": {"folders": row.model_roots}}
     audit.record("host.folder_removed", row, actor=actor, copies=len(left), **facts)
+    transaction.on_commit(partial(share_folders, row))
     transaction.on_commit(events.announce, robust=True)
     return len(left)
 

@@ -163,17 +163,30 @@ def ensure_local_host(folder: Path) -> Host:
             first_look(host)
         else:
             Host.objects.filter(pk=host.pk).update(token_hash=digest(token))
+    write_local_settings(host, folder)
+    return host
+
+
+def write_local_settings(host: Host, folder: Path) -> None:
+    """The local agent's agent.json: where its panel is, and the folders that admins added; the rest of it is kept."""
     config = folder / "agent.json"
     known = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
     wanted = {
         **known,
         "panel": settings.BERTH_INTERNAL_URL,
-        "token_file": str(token_file),
+        "token_file": str(folder / "token"),
         "engine_cache": str(settings.BERTH_ENGINE_CACHE),
+        "added_roots": host.model_roots,
     }
     if wanted != known:
         _write_private(config, json.dumps(wanted, indent=2) + "\n")
-    return host
+
+
+def share_folders(host: Host) -> None:
+    """Tell the local agent of added folders, in its own settings; another host's owner decides there."""
+    folder = settings.BERTH_DATA / "agent"
+    if host.is_local and (folder / "agent.json").exists():
+        write_local_settings(host, folder)
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -78,3 +78,15 @@ def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(config.ConfigError):
         config.load(tmp_path, {})
     assert config.load(tmp_path, {}, with_panel=False).token == ""
+
+
+def test_folders_that_are_added_later_count_without_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "token").chmod(0o600)
+    write(tmp_path, {"panel": "http://127.0.0.1:1", "engine_cache": "/engines"})
+    found = config.load(tmp_path, {"HOME": "/h"})
+    assert Path("/engines/models") in found.model_roots
+    write(tmp_path, {"panel": "http://127.0.0.1:1", "engine_cache": "/engines", "added_roots": ["/data/models"]})
+    assert found.current_roots()[-1] == Path("/data/models")
+    (tmp_path / "agent.json").write_text("{broken")
+    assert found.current_roots() == found.model_roots

@@ -252,3 +252,20 @@ def test_a_join_code_works_once(client: Client, db: None) -> None:
     assert first.status_code == 200
     assert Host.objects.filter(token_hash=services.digest(first.json()["token"]), name="gpu-1").exists()
     assert call(client, "join", body).status_code == 403
+
+
+def test_the_local_hosts_settings_carry_added_folders_and_keep_the_rest(db: None, tmp_path, settings) -> None:
+    settings.BERTH_DATA = tmp_path
+    folder = tmp_path / "agent"
+    host = services.ensure_local_host(folder)
+    (folder / "agent.json").write_text(json.dumps({**json.loads((folder / "agent.json").read_text()), "report_s": 3}))
+    host.model_roots = ["/data/models"]
+    services.share_folders(host)
+    known = json.loads((folder / "agent.json").read_text())
+    assert (known["added_roots"], known["report_s"]) == (["/data/models"], 3)
+    assert (folder / "token").stat().st_mode & 0o777 == 0o600 == (folder / "agent.json").stat().st_mode & 0o777
+    assert services.ensure_local_host(folder).pk == host.pk
+    (folder / "token").write_text("another")
+    again = services.ensure_local_host(folder)
+    assert again.pk == host.pk
+    assert Host.objects.get().token_hash == services.digest((folder / "token").read_text())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import logging
 import os
 import stat
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+log = logging.getLogger(__name__)
 
 
 class ConfigError(Exception):
@@ -21,6 +24,7 @@ class ConfigError(Exception):
 class Config:
     """agent.json. `runtimes` are executables the owner of this host vouches for, whatever their names.
 
+    `model_roots` are the folders that models may lie in: the usual ones where nothing was said, and `added_roots`.
     `allow_flags` and `allow_env` lift single entries of the deny lists of guard.py. Log bounds are upper limits, MiB.
     """
 
@@ -38,6 +42,17 @@ class Config:
     log_tail_mib: int = 1024
     max_jobs: int = 100
     report_s: float = 10.0
+
+    def current_roots(self) -> list[Path]:
+        """`model_roots` as agent.json says now: a folder that its owner adds counts without a restart."""
+        path = self.folder / "agent.json"
+        if not path.exists():
+            return self.model_roots
+        try:
+            return _roots(_checked(path), os.environ, self.engine_cache)
+        except ConfigError as exc:
+            log.warning("the folders stay as they were: %s", exc)
+            return self.model_roots
 
     @property
     def work_url(self) -> str:
@@ -57,6 +72,26 @@ def load(folder: Path, env: Mapping[str, str] | None = None, *, with_panel: bool
     """Read agent.json and the token. Raises ConfigError with one sentence."""
     env = os.environ if env is None else env
     path = folder / "agent.json"
+    raw = _checked(path)
+    cache = raw.get("engine_cache") or env.get("BERTH_ENGINE_CACHE")
+    own = ("token_file", "model_roots", "added_roots", "runtimes", "engine_cache")
+    plain = {k: v for k, v in raw.items() if k not in own}
+    engine_cache = Path(cache).expanduser() if cache else None
+    config = Config(
+        folder=folder,
+        token=_token(folder, raw.get("token_file", "token")) if with_panel else "",
+        model_roots=_roots(raw, env, engine_cache),
+        runtimes=[Path(p).expanduser() for p in raw.get("runtimes", [])],
+        engine_cache=engine_cache,
+        **plain,
+    )
+    if with_panel:
+        check_panel_url(config.panel)
+    return config
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    """agent.json with known names and kinds of values only."""
     raw = _read(path)
     unknown = set(raw) - set(FIELDS)
     if unknown:
@@ -64,19 +99,16 @@ def load(folder: Path, env: Mapping[str, str] | None = None, *, with_panel: bool
     for name, value in raw.items():
         if not FIELDS[name](value):
             raise ConfigError(f"{path}: {name} has a value of the wrong kind.")
-    cache = raw.get("engine_cache") or env.get("BERTH_ENGINE_CACHE")
-    plain = {k: v for k, v in raw.items() if k not in ("token_file", "model_roots", "runtimes", "engine_cache")}
-    config = Config(
-        folder=folder,
-        token=_token(folder, raw.get("token_file", "token")) if with_panel else "",
-        model_roots=[Path(p).expanduser() for p in raw["model_roots"]] if "model_roots" in raw else default_roots(env),
-        runtimes=[Path(p).expanduser() for p in raw.get("runtimes", [])],
-        engine_cache=Path(cache).expanduser() if cache else None,
-        **plain,
-    )
-    if with_panel:
-        check_panel_url(config.panel)
-    return config
+    return raw
+
+
+def _roots(raw: Mapping[str, Any], env: Mapping[str, str], engine_cache: Path | None) -> list[Path]:
+    """The folders that models may lie in; where none are named, also the one that `make engine` fills."""
+    if "model_roots" in raw:
+        roots = [Path(p).expanduser() for p in raw["model_roots"]]
+    else:
+        roots = [*default_roots(env), *([engine_cache / "models"] if engine_cache else [])]
+    return list(dict.fromkeys([*roots, *(Path(p).expanduser() for p in raw.get("added_roots", []))]))
 
 
 def _is_list(value: Any) -> bool:
@@ -96,6 +128,7 @@ FIELDS: dict[str, Any] = {
     "token_file": _is_text,
     "ca_file": lambda value: value is None or isinstance(value, str),
     "model_roots": _is_list,
+    "added_roots": _is_list,
     "runtimes": _is_list,
     "engine_cache": lambda value: value is None or isinstance(value, str),
     "remote_code": lambda value: isinstance(value, bool),

@@ -219,7 +219,7 @@ class Agent:
             agent_version=VERSION,
             rev=rev,
             jobs=self.jobs.statuses(gpus),
-            facts=facts.collect(self.config.model_roots, self.config.folder, gpus) if with_facts else None,
+            facts=facts.collect(self.config.current_roots(), self.config.folder, gpus) if with_facts else None,
             sent_at=time.time(),
         )
         raw = client.call("POST", "report", body=message.model_dump_json().encode())

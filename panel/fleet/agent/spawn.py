@@ -97,7 +97,7 @@ class Spawner:
             return
         allowed = frozenset([task.argv[0]]) if self.registry.allows(task.argv[0]) else frozenset()
         limits = guard.Limits(
-            roots=self.config.model_roots,
+            roots=self.config.current_roots(),
             executables=allowed,
             remote_code=self.config.remote_code,
             allow_flags=frozenset(self.config.allow_flags),
