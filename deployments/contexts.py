@@ -1,7 +1,6 @@
 """What pages show, as plain values: rows in, words and numbers out. Nothing is decided or written here."""
 
 import datetime as dt
-from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
@@ -11,47 +10,21 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from deployments import queries
+from deployments.contexts_run import badge, ending, engine, error_of, log_of, place, process, run_row, step_name, steps
 from deployments.models import Deployment, Run
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
-from deployments.wording import BADGES, STEP_NAMES, STEP_NOTES, Words, words
+from deployments.wording import STEP_NOTES, Words, words
 from panel.accounts.forms import TokenForm
 from panel.core.templatetags.ui import approx, duration, gib, ngroup
 
 KINDS = {State.READY: "ready", State.FAILED: "failed", State.STOPPED: "stopped"}  # every other state is "moving"
 RUNS_SHOWN = 20
 DOTS = {"yes": "", "skip": "", "now": "x", "todo": "t"}
-LOG_TAIL = 64 << 10  # bytes of a ready engine's log that its page begins with
-
-
-@dataclass(frozen=True)
-class Badge:
-    kind: str
-    word: str
-
-
-@dataclass(frozen=True)
-class StepView:
-    kind: str  # yes, now, no, todo
-    name: str
-    detail: str = ""
-    took: str = ""
-    usual: str = ""
-    value: float | None = None
-
-
-def badge(state: str) -> Badge:
-    kind, word = BADGES[State(state)]
-    return Badge(kind, str(word))
 
 
 def kind_of(row: Deployment) -> str:
     return KINDS.get(State(row.state), "moving")
-
-
-def place(run: Run) -> str:
-    gpus = run.placement.get("gpus") or []
-    return f"{run.host_name}, {' + '.join(f'GPU {g}' for g in gpus)}" if gpus else run.host_name
 
 
 # --- one deployment -------------------------------------------------------------------------------------------------
@@ -77,8 +50,9 @@ def detail(row: Deployment, *, may_operate: bool, may_delete: bool) -> dict[str,
         "runs": [run_row(r) for r in queries.runs_of(row)[:RUNS_SHOWN]],
     }
     if run is not None:
-        context |= _log_of(run)
         context["process"] = process(run)
+        if kind != "moving" or run.ended_at is None:  # the log of an earlier start is in its record
+            context |= log_of(run)
     if kind == "moving":
         context |= moving(row)
     elif kind == "ready" and run is not None:
@@ -92,39 +66,18 @@ def detail(row: Deployment, *, may_operate: bool, may_delete: bool) -> dict[str,
 
 def _summary(row: Deployment) -> list[str]:
     run = row.run
-    parts = []
-    if run is not None:
-        parts += [run.model_name, f"{run.runtime.engine if run.runtime else 'vLLM'} {run.engine_version}", place(run)]
+    if run is None:
+        parts = [queries.model_names([row])[row.pk]]
+    elif row.state in (State.QUEUED, State.PLACING):  # where it ran before says nothing of where it will
+        parts = [run.model_name]
+    else:
+        parts = [run.model_name, engine(run), place(run)]
     who = row.wanted_by
     if who and row.desired == Desired.RUNNING:
         parts.append(_("started by %(who)s") % {"who": who})
     elif who:
         parts.append(_("stopped by %(who)s") % {"who": who})
     return [p for p in parts if p.strip()]
-
-
-def _log_of(run: Run) -> dict[str, Any]:
-    size = run.job.log.size if run.job is not None else 0
-    return {
-        "job_id": str(run.job_id) if run.job_id else "",
-        "log_url": reverse("run-log", args=[run.pk]),
-        "log_file": reverse("run-log-file", args=[run.pk]),
-        "log_offset": max(0, size - LOG_TAIL),
-    }
-
-
-def process(run: Run) -> dict[str, Any] | None:
-    """What was last measured of the run's processes on the host."""
-    if run.job is None or not run.job.status or run.ended_at is not None:
-        return None
-    status = run.job.status
-    facts: list[tuple[str, str]] = []
-    if status.get("gpu_used_mib") is not None:
-        facts.append((_("GPU memory"), gib(status["gpu_used_mib"])))
-    facts.append((_("Memory of its processes"), gib(status.get("rss_mib", 0))))
-    facts.append((_("Read from disk"), gib((status.get("read_bytes") or 0) / (1 << 20))))
-    facts.append((_("Processes"), str(status.get("processes", 0))))
-    return {"title": place(run), "at": run.job.status_at, "facts": facts}
 
 
 # --- while it moves ---------------------------------------------------------------------------------------------------
@@ -136,24 +89,25 @@ def current_step(run: Run) -> str:
 
 def moving(row: Deployment) -> dict[str, Any]:
     run = row.run if row.run is not None and row.run.ended_at is None else None
-    usual = queries.usual_times(run) if run is not None else {}
     now = timezone.now()
-    so_far = (now - run.created_at).total_seconds() if run is not None else None
+    going = run if row.state in (State.STARTING, State.PREPARING) else None
+    usual = queries.usual_times(run) if run is not None else {}
+    so_far = (now - going.created_at).total_seconds() if going is not None else None
     left = usual["all"]["median"] - so_far if "all" in usual and so_far is not None else None
     context: dict[str, Any] = {
         "lead": _lead(row, left),
-        "so_far": so_far if row.state in (State.STARTING, State.PREPARING) else None,
-        "usually": _usually(run, usual),
+        "so_far": so_far,
+        "usually": _usually(going, usual),
         "percent": None,
         "deadline": _deadline(row, now),
         "stalled": stalled(run, now) if row.state == State.STARTING else None,
     }
     if run is not None and row.state in (State.STARTING, State.PREPARING, State.LOST):
         context["steps"] = steps(run, usual)
-        at = current_step(run)
+        at = current_step(run) if going is not None else ""
         context["step_note"] = tuple(map(str, STEP_NOTES[at])) if at in STEP_NOTES else None
-        if left is not None and so_far is not None:
-            context["percent"] = max(2, min(97, round(100 * so_far / usual["all"]["median"])))
+        if left is not None and left > 0 and so_far is not None:
+            context["percent"] = max(2, round(100 * so_far / usual["all"]["median"]))
     if row.state == State.STOPPING and run is not None and run.job is not None:
         left_pids = run.job.status.get("leftover_pids") or []
         if left_pids:
@@ -162,15 +116,21 @@ def moving(row: Deployment) -> dict[str, Any]:
 
 
 def _lead(row: Deployment, left: float | None) -> str:
-    if row.state == State.STARTING:
-        return approx(_("%(time)s left") % {"time": duration(left)}) if left and left > 0 else _("It is starting")
+    if row.state == State.STARTING and left is not None:
+        return approx(_("%(time)s left") % {"time": rough(left)}) if left > 0 else _("It takes longer than usual")
     return {
         State.QUEUED: _("It waits for room"),
         State.PLACING: _("Choosing a place"),
         State.PREPARING: _("Preparing the start"),
+        State.STARTING: _("It is starting"),
         State.STOPPING: _("Finishing and stopping"),
         State.LOST: _("No contact with its host"),
     }[State(row.state)]
+
+
+def rough(seconds: float) -> str:
+    """A time to come, which nobody knows to the second: steps of 5 s, from 2 min on whole minutes."""
+    return duration(max(5, round(seconds / 5) * 5) if seconds < 120 else round(seconds / 60) * 60)
 
 
 def _usually(run: Run | None, usual: dict[str, Any]) -> str:
@@ -188,28 +148,12 @@ def _usually(run: Run | None, usual: dict[str, Any]) -> str:
 def _deadline(row: Deployment, now: dt.datetime) -> str:
     if row.deadline_at is None:
         return ""
-    left = duration((row.deadline_at - now).total_seconds())
+    if row.state == State.QUEUED:
+        return ""  # it waits until there is room, or someone stops it
+    left = rough((row.deadline_at - now).total_seconds())
     if row.state == State.STARTING:
         return _("Not ready within %(time)s? Berth then ends it and says here why, and what to do.") % {"time": left}
     return _("If this is not done within %(time)s, Berth says here what holds it up.") % {"time": left}
-
-
-def steps(run: Run, usual: dict[str, Any], *, failed: bool = False) -> list[StepView]:
-    """The eight steps with what each took and usually takes."""
-    found = []
-    for s in queries.steps_of(run):
-        kind = "no" if failed and s.state == "now" else "yes" if s.state == "skip" else s.state
-        counted = s.total and s.done is not None
-        value = 100 * s.done / s.total if s.state == "now" and counted else None
-        detail = f"{ngroup(s.done)} / {ngroup(s.total)}" if counted else ""
-        if s.code == "placed":
-            detail = place(run)
-        elif s.state == "skip":
-            detail = _("not needed here")
-        often = usual.get(s.code)
-        span = _("usually %(time)s") % {"time": duration(often["median"])} if often else ""
-        found.append(StepView(kind, str(STEP_NAMES[s.code]), detail, duration(s.seconds), span, value))
-    return found
 
 
 def stalled(run: Run | None, now: dt.datetime) -> Words | None:
@@ -245,8 +189,6 @@ def _measured(run: Run) -> list[tuple[str, str, str]]:
     facts = []
     if run.ready_at:
         facts.append((_("Ready after"), duration((run.ready_at - run.created_at).total_seconds()), ""))
-    if run.answer:
-        facts.append((_("Test answer"), f"{ngroup(run.answer['latency_ms'])} ms", _("through this address")))
     if seen.get("kv_tokens"):
         facts.append((_("Room for conversations"), ngroup(seen["kv_tokens"]), _("KV cache tokens")))
     if seen.get("max_model_len"):
@@ -254,7 +196,7 @@ def _measured(run: Run) -> list[tuple[str, str, str]]:
     status = run.job.status if run.job is not None else {}
     if status.get("gpu_used_mib") is not None:
         facts.append((_("GPU memory"), gib(status["gpu_used_mib"]), place(run)))
-    facts.append((_("Memory of its processes"), gib(status.get("rss_mib", 0)), run.host_name))
+    facts.append((_("Main memory"), gib(status.get("rss_mib", 0)), run.host_name))
     return facts
 
 
@@ -268,28 +210,15 @@ def failed(row: Deployment, run: Run | None) -> dict[str, Any]:
     if run is None or not of_run:
         return context
     states = queries.steps_of(run)
-    reached = [s for s in states if s.state in ("yes", "now")]
-    block = run.error_block or {}
+    at = next((n for n, s in enumerate(states, 1) if s.state == "now"), 0)
     return {
         **context,
-        "error_block": block,
-        "error_text": "\n".join(block.get("lines", [])),
+        **error_of(run),
         "last_answer": run.probe.get("last") if row.reason.get("code") == "answer.failed" else None,
-        "reached": str(STEP_NAMES[reached[-1].code]) if reached else _("nothing was started"),
+        "failed_at": f"{at} / {len(states)} · {step_name(states[at - 1])}" if at else "",
         "dots": [DOTS[s.state] for s in states],
         "ending": ending(run),
     }
-
-
-def ending(run: Run) -> str:
-    """Exit code or signal by name, as it was recorded on the host."""
-    from deployments.diagnosis.failure import signal_name
-
-    if run.signal:
-        return _("Ended by signal %(name)s.") % {"name": signal_name(run.signal)}
-    if run.exit_code is not None:
-        return _("Exit code %(code)s.") % {"code": run.exit_code}
-    return _("No exit code was recorded.") if run.ended_at else ""
 
 
 def _retry(row: Deployment) -> dict[str, str] | None:
@@ -350,43 +279,3 @@ def candidates(reason: dict[str, Any]) -> list[dict[str, str]]:
             {"name": item.get("name", ""), "text": said.text if said else "", "hint": said.hint if said else ""}
         )
     return found
-
-
-def run_row(run: Run) -> dict[str, Any]:
-    end = run.ended_at or timezone.now()
-    if run.ended_at is None:
-        shown = Badge("ok", _("Ready")) if run.ready_at else Badge("busy", _("Running"))
-    else:
-        shown = Badge("bad", _("Failed")) if run.outcome == "failed" else Badge("off", _("Stopped"))
-    why = words(run.reason) if run.outcome == "failed" else None
-    engine = f"{run.runtime.engine} " if run.runtime_id and run.runtime else ""
-    return {
-        "run": run,
-        "badge": shown,
-        "why": why.text if why else "",
-        "where": f"{engine}{run.engine_version} · {place(run)}",
-        "ran": (end - run.created_at).total_seconds(),
-    }
-
-
-def run_record(run: Run) -> dict[str, Any]:
-    """Everything kept of one start."""
-    import shlex
-
-    argv = (run.job.status.get("argv") if run.job else None) or run.command
-    env = [f"{key}={shlex.quote(str(value))}" for key, value in sorted(run.env.items())]
-    return {
-        "section": "deployments",
-        "run": run,
-        "d": run.deployment,
-        "row": run_row(run),
-        "command": " \\\n  ".join([*env, shlex.join(argv)]) if argv else "",
-        "steps": steps(run, {}, failed=run.outcome == "failed"),
-        "ending": ending(run),
-        "reason": words(run.reason) if run.outcome == "failed" else None,
-        "transitions": [
-            {"badge": badge(t.new), "at": t.at, "why": w.text if (w := words(t.reason)) else ""}
-            for t in run.transitions.order_by("pk")
-        ],
-        **_log_of(run),
-    }

@@ -15,6 +15,7 @@ from models_catalog.models import Artifact, Copy
 from panel.core.errors import Invalid
 from panel.core.templatetags.ui import approx, gib, size
 from panel.fleet.models import Gpu, Host
+from panel.fleet.wording import ENGINES
 
 EXPERT = ("host", "device", "gpus", "gpu_memory_utilization", "kv_cache_gib", "dtype", "extra_args", "restart")
 
@@ -96,7 +97,7 @@ def plan(check: Check) -> dict[str, Any]:
     return {
         **context,
         "where": f"{check.host.name}, {gpus or _('CPU')}",
-        "engine": f"{check.runtime.engine} {check.runtime.version}",
+        "engine": f"{ENGINES.get(check.runtime.engine, check.runtime.engine)} {check.runtime.version}",
         "facts": _reserved(check),
         "notes": [said for note in notes if (said := words(note.as_dict())) is not None],
     }

@@ -6,19 +6,21 @@ from typing import Any
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from deployments.contexts import badge, current_step, place
+from deployments import queries
+from deployments.contexts_run import badge, engine, place, step_name
 from deployments.models import Deployment, Run
 from deployments.states import State
-from deployments.wording import STEP_NAMES, words
+from deployments.wording import words
 from panel.core.templatetags.ui import ago, approx, gib
 
 ALERTS = 5
 
 
 def index(rows: list[Deployment], counts: dict[str, int], *, group: str, text: str) -> dict[str, Any]:
+    names = queries.model_names(rows)
     return {
         "section": "deployments",
-        "rows": [list_row(row) for row in rows],
+        "rows": [list_row(row, names[row.pk]) for row in rows],
         "alerts": alerts(rows),
         "chips": _chips(counts),
         "strip": _strip(counts),
@@ -48,15 +50,15 @@ def _strip(counts: dict[str, int]) -> list[tuple[str, int, str]]:
     ]
 
 
-def list_row(row: Deployment) -> dict[str, Any]:
+def list_row(row: Deployment, model: str) -> dict[str, Any]:
     run = row.run
     return {
         "d": row,
         "badge": badge(row.state),
         "detail": _row_detail(row),
-        "model": run.model_name if run else "",
+        "model": model,
         "where": place(run) if run else "",
-        "engine": f"{run.runtime.engine} {run.engine_version}" if run and run.runtime else "",
+        "engine": engine(run) if run else "",
         "memory": _reserved(run) if run and run.ended_at is None else "",
         "who": row.wanted_by or row.created_by,
     }
@@ -67,8 +69,8 @@ def _row_detail(row: Deployment) -> str:
     if reason is not None:
         return reason.text
     if row.state == State.STARTING and row.run is not None:
-        now = current_step(row.run)
-        return str(STEP_NAMES[now]) if now else ""
+        now = next((step for step in queries.steps_of(row.run) if step.state == "now"), None)
+        return step_name(now) if now else ""
     if row.state == State.READY and row.run is not None and row.run.answer:
         at = dt.datetime.fromtimestamp(row.run.answer["at"], dt.UTC)
         return _("answered %(ago)s") % {"ago": ago(at)}

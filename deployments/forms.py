@@ -52,8 +52,11 @@ class DeploymentForm(forms.Form):
         label=_("When it ends by itself"),
     )
 
-    def __init__(self, *args: Any, gpu_choices: list[tuple[str, str]] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, gpu_choices: list[tuple[str, str]] | None = None, named: bool = True, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self.fields["name"].required = named  # an edit keeps its name, a plan can do without one
         self.fields["gpus"].choices = gpu_choices or []
         for name, field in self.fields.items():
             css = "form-select" if isinstance(field, forms.ChoiceField) else "form-control"

@@ -34,7 +34,7 @@ def _curl(url: str, body: dict[str, Any]) -> str:
         f"curl {url} \\\n"
         '  -H "Authorization: Bearer $BERTH_API_KEY" \\\n'
         '  -H "Content-Type: application/json" \\\n'
-        f"  -d '{json.dumps(body)}'"
+        f"  -d '{_spread(body)}'"
     )
 
 
@@ -68,5 +68,11 @@ def _javascript(url: str, body: dict[str, Any]) -> str:
         f'const answer = await fetch("{url}", {{\n  method: "POST",\n'
         "  headers: {\n    Authorization: `Bearer ${process.env.BERTH_API_KEY}`,\n"
         '    "Content-Type": "application/json",\n  },\n'
-        f"  body: JSON.stringify({json.dumps(body)}),\n}});\nconsole.log(await answer.json());"
+        f"  body: JSON.stringify({_spread(body)}),\n}});\nconsole.log(await answer.json());"
     )
+
+
+def _spread(body: dict[str, Any]) -> str:
+    """JSON with one line for each key, to fit into a narrow box."""
+    lines = [f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in body.items()]
+    return "{\n" + ",\n".join(lines) + "\n  }"

@@ -10,7 +10,17 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from deployments import contexts, contexts_form, contexts_list, first_steps, preflight, probe, queries, services
+from deployments import (
+    contexts,
+    contexts_form,
+    contexts_list,
+    contexts_run,
+    first_steps,
+    preflight,
+    probe,
+    queries,
+    services,
+)
 from deployments.engines.base import adapter_for
 from deployments.forms import DeploymentForm
 from deployments.gateway.ask import ask as ask_door
@@ -53,7 +63,7 @@ def index(request: HttpRequest) -> HttpResponse:
 def _form(request: HttpRequest, *, row: Deployment | None = None) -> DeploymentForm:
     choices = contexts_form.gpu_choices()
     if request.method == "POST":
-        return DeploymentForm(request.POST, gpu_choices=choices)
+        return DeploymentForm(request.POST, gpu_choices=choices, named=row is None)
     if row is not None:
         spec = DeploymentSpec.model_validate(row.revision.spec)
         return DeploymentForm(initial=DeploymentForm.initial_of(spec, row.name), gpu_choices=choices)
@@ -100,7 +110,6 @@ def new(request: HttpRequest) -> HttpResponse:
 def edit(request: HttpRequest, pk: int) -> HttpResponse:
     row = queries.one(pk)
     form = _form(request, row=row)
-    form.fields["name"].required = False
     if request.method == "POST" and form.is_valid():
         return _save(request, form, row)
     return _show(request, form, row)
@@ -110,8 +119,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
 @right("deployments.create")
 def plan(request: HttpRequest) -> HttpResponse:
     """What would happen, by the planner that the launch uses; nothing is written."""
-    form = DeploymentForm(request.POST, gpu_choices=contexts_form.gpu_choices())
-    form.fields["name"].required = False
+    form = DeploymentForm(request.POST, gpu_choices=contexts_form.gpu_choices(), named=False)
     if not form.is_valid():
         return render(request, "deployments/_plan.html", contexts_form.incomplete(form))
     try:
@@ -143,7 +151,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
 @right("deployments.view")
 def run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """The record of one start, also of a deployment that was deleted."""
-    return page(request, "deployments/run.html", contexts.run_record(queries.run(run_id)))
+    return page(request, "deployments/run.html", contexts_run.run_record(queries.run(run_id)))
 
 
 @require_POST

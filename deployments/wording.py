@@ -46,6 +46,18 @@ STEP_NAMES: dict[str, Any] = {
     "answered": _("Answered a test question"),
 }
 
+# The same steps while they go on, or where a start ended.
+STEPS_NOW: dict[str, Any] = {
+    "placed": _("Choosing a place"),
+    "process": _("Starting the process"),
+    "config": _("Checking the configuration"),
+    "weights": _("Loading weights"),
+    "memory": _("Measuring memory"),
+    "graphs": _("Recording CUDA graphs"),
+    "server": _("Opening the server"),
+    "answered": _("Answering a test question"),
+}
+
 # What a person should know while a step runs, and that nothing is wrong.
 STEP_NOTES: dict[str, tuple[Any, Any]] = {
     "placed": (_("Finding a place"), _("Berth looks for a host with the model, an engine and enough memory.")),
