@@ -69,13 +69,14 @@ def backends() -> int:
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_open_streams_hold_no_database_connection(web: Web, cookie: dict[str, str], kind: str) -> None:
     """More streams than the pool has connections, and an ordinary page still answers at once."""
+    before = backends()  # this process's own pool may hold some
     with ExitStack() as stack:
         pages = [stack.enter_context(opened(web, f"/{kind}/job:{n}", cookie)) for n in range(20)]
         assert [page.next()[0] for page in pages] == ["hello"] * 20
         began = time.monotonic()
         assert httpx.get(f"{web.url}/who", cookies=cookie, timeout=5, trust_env=False).text == "mina"
         assert time.monotonic() - began < 2
-        assert backends() <= 2
+        assert backends() <= before + 2
 
 
 def test_one_broker_connection_serves_all_streams(web: Web, cookie: dict[str, str], broker: Any) -> None:
