@@ -12,13 +12,12 @@ from django.db import close_old_connections, connections
 
 from deployments.reconcile import sweep
 from models_catalog.events import sweep_scans
+from panel.core.locks import Lock
 from panel.fleet import services as fleet
 from panel.fleet import signals
 from panel.fleet.models import Host
 
 log = logging.getLogger(__name__)
-
-LOCK_ID = 0x62657274  # "bert": any constant that nothing else in this database uses
 
 
 class Ticker:
@@ -57,7 +56,7 @@ class Ticker:
         params = connections["default"].get_connection_params()
         plain = {key: value for key, value in params.items() if key in ("host", "port", "user", "password", "dbname")}
         lock = psycopg.connect(**plain, autocommit=True)
-        if lock.execute("SELECT pg_try_advisory_lock(%s)", (LOCK_ID,)).fetchone() == (True,):
+        if lock.execute("SELECT pg_try_advisory_lock(%s)", (int(Lock.TICKER),)).fetchone() == (True,):
             self._lock = lock
             return True
         lock.close()

@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Count, Q
 from django.utils import timezone
 from pydantic import ValidationError
 
 from models_catalog.facts import ModelFacts, Problem
 from models_catalog.models import COPY_FACTS, Artifact, CatalogModel, Copy, ScannedRoot
+from panel.core.locks import Lock, lock_until_commit
 from panel.fleet import wire
 from panel.fleet.models import Host
 
 log = logging.getLogger(__name__)
 
-LOCK = 0x6361_7461  # PostgreSQL's advisory lock for this work: two hosts with the same new model would race
 UNFINISHED = frozenset({"too_many_entries", "not_scanned"})  # what was not seen may still be there
 WHOLE = ""  # the path of the ScannedRoot that stands for the scan as a whole
 UNSEEN = frozenset({"no_permission", "cannot_read", "too_deep", "link_outside"})  # what lies below was not looked at
@@ -78,8 +78,7 @@ def record_scan(host: Host, items: list[dict[str, Any]], *, seen_at: datetime | 
     present=False, unless the scan says that it could not look there. A result older than what is known of a root
     is left out for that root.
     """
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+    lock_until_commit(Lock.CATALOG)
     at = seen_at or timezone.now()
     scan = _read(host, items)
     newer = set(

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.contrib.auth import authenticate, login, logout, update_session_auth_hash
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
-from django.db import connection, transaction
+from django.db import transaction
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
@@ -25,9 +25,9 @@ from panel.accounts.models import OneTimeLink, Role, User
 from panel.accounts.tokens import create_token as create_token
 from panel.accounts.tokens import revoke_token as revoke_token
 from panel.core.errors import Conflict, Invalid, NotFound, PanelError
+from panel.core.locks import Lock, lock_until_commit
 
 FIRST_ADMIN_VALID = timedelta(hours=24)
-_FIRST_ADMIN_LOCK = 0x62657274  # "bert": the advisory lock of everything about the first admin
 LONGEST_PASSWORD = 1000  # characters
 # Checking one password takes about 100 MiB for a moment; strangers must not be able to ask for that many times over.
 _CHECKS = threading.BoundedSemaphore(2)
@@ -161,7 +161,7 @@ def admin_exists() -> bool:
 @transaction.atomic
 def first_admin_link() -> str | None:
     """A fresh link that creates the first admin, valid 24 h; None when there is one. Older links end."""
-    _lock_first_admin()
+    lock_until_commit(Lock.FIRST_ADMIN)
     if admin_exists():
         return None
     now = timezone.now()
@@ -188,7 +188,7 @@ def create_first_admin(request: HttpRequest, secret: str, *, name: str, password
     """Use the link: make the admin and sign this browser in. Of two at once one wins; the other sees AdminExists."""
     address = address_of(request)
     with transaction.atomic():
-        _lock_first_admin()
+        lock_until_commit(Lock.FIRST_ADMIN)
         link = check_first_admin(secret)
         user = _new_user(name, password, Role.ADMIN)
         OneTimeLink.objects.filter(pk=link.pk).update(used_at=timezone.now())
@@ -203,7 +203,7 @@ def create_admin(name: str, password: str, *, actor: Any) -> User:
     """Make an admin from the shell. Raises Invalid."""
     require(actor, "users.manage")
     with transaction.atomic():
-        _lock_first_admin()
+        lock_until_commit(Lock.FIRST_ADMIN)
         user = _new_user(name, password, Role.ADMIN)
         audit.record("user.created", user, actor=actor, after={"role": user.role})
     return user
@@ -220,12 +220,6 @@ def _new_user(name: str, password: str, role: Role) -> User:
     user.set_password(password)
     user.save()
     return user
-
-
-def _lock_first_admin() -> None:
-    """Until the end of this transaction nobody else decides about the first admin."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_FIRST_ADMIN_LOCK])
 
 
 def _hash(secret: str) -> str:

@@ -12,6 +12,7 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
+from deployments.ticker import Ticker
 from panel.accounts import services
 from panel.accounts.models import OneTimeLink, User
 from panel.audit.models import Event
@@ -124,6 +125,19 @@ def test_of_two_at_once_one_wins(settings: Any) -> None:
     assert sorted(statuses) == [302, 409, 409, 409]
     assert User.objects.count() == 1
     assert Event.objects.filter(verb="first_admin.created").count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_that_leads_the_loop_holds_nobody_up(client: Client, settings: Any) -> None:
+    ticker = Ticker()
+    assert ticker._leads()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SET statement_timeout = '5s'")
+        assert fill(client, new_path(settings)).status_code == 302
+    finally:
+        ticker._let_go()
+        connection.close()  # and its short patience with it
 
 
 def test_when_all_admins_are_disabled_the_shell_can_make_a_link_again(people: dict[str, User]) -> None:

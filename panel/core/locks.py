@@ -1,0 +1,20 @@
+"""The advisory locks of the database, in one table: two rooms that took the same number would wait for each other."""
+
+from enum import IntEnum, unique
+
+from django.db import connection
+
+
+@unique
+class Lock(IntEnum):
+    """The numbers are arbitrary; nothing else in this database may use them."""
+
+    TICKER = 0x6265_7274  # held by the leading worker as long as it leads
+    FIRST_ADMIN = 0x6164_6D69  # who decides whether there is a first admin, and makes it
+    CATALOG = 0x6361_7461  # who writes models: two hosts with the same new one would race
+
+
+def lock_until_commit(lock: Lock) -> None:
+    """Wait until nobody else holds it; the end of this transaction gives it back."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [int(lock)])
