@@ -4,7 +4,6 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from django.conf import settings
 from django.http import HttpRequest
 
 SYSTEM_ROLE = "system"
@@ -62,11 +61,8 @@ def as_actor(who: Any) -> Actor:
 
 
 def address_of(request: HttpRequest) -> str:
-    """The client's address. What a proxy says counts only when the panel was told that it stands behind one."""
+    """The client's address; what a trusted proxy says of it was put in place by the web server."""
     address = request.META.get("REMOTE_ADDR") or ""
-    if getattr(settings, "SECURE_PROXY_SSL_HEADER", None):
-        # the last entry is the one that our own proxy wrote; all before it is the client's word
-        address = request.META.get("HTTP_X_FORWARDED_FOR", "").rpartition(",")[2].strip() or address
     try:
         return str(ipaddress.ip_address(address.strip("[]")))
     except ValueError:

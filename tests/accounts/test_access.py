@@ -207,18 +207,14 @@ def test_load_or_404(people: dict[str, User]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("peer", "forwarded", "proxied", "expected"),
+    ("peer", "forwarded", "expected"),
     [
-        ("192.0.2.1", "", False, "192.0.2.1"),
-        ("192.0.2.1", "198.51.100.1", False, "192.0.2.1"),
-        ("127.0.0.1", "6.6.6.6, 198.51.100.1", True, "198.51.100.1"),
-        ("127.0.0.1", "<script>", True, ""),
-        ("", "", False, ""),
+        ("192.0.2.1", "", "192.0.2.1"),
+        ("192.0.2.1", "198.51.100.1", "192.0.2.1"),  # a header says nothing: the web server resolves trusted proxies
+        ("<script>", "", ""),
+        ("", "", ""),
     ],
 )
-def test_the_address_is_the_peers_unless_a_proxy_is_declared(
-    settings: Any, peer: str, forwarded: str, proxied: bool, expected: str
-) -> None:
-    settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if proxied else None
+def test_the_address_is_the_peers(peer: str, forwarded: str, expected: str) -> None:
     extra = {"HTTP_X_FORWARDED_FOR": forwarded} if forwarded else {}
     assert address_of(RequestFactory().get("/", REMOTE_ADDR=peer, **extra)) == expected
