@@ -31,7 +31,7 @@ from panel.accounts.access import can
 from panel.accounts.actor import Actor
 from panel.accounts.guard import right
 from panel.core.errors import Conflict, Invalid
-from panel.core.pages import form_again, go, page, slice_of
+from panel.core.pages import form_again, go, page, put_errors, slice_of
 
 PAGE = 50
 
@@ -90,8 +90,7 @@ def _save(request: HttpRequest, form: DeploymentForm, row: Deployment | None) ->
             base = int(number) if number.isdecimal() else None
             services.edit(row, spec=spec, actor=actor, base_number=base)
     except Invalid as exc:
-        for name, text in exc.fields.items():
-            form.add_error(name if name in form.fields else None, text)
+        put_errors(form, exc)
         return _show(request, form, row)
     return go(request, reverse("deployment", args=[row.pk]))
 

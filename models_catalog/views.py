@@ -14,7 +14,7 @@ from panel.accounts.access import can
 from panel.accounts.guard import right
 from panel.core import sse
 from panel.core.errors import Conflict, Invalid
-from panel.core.pages import form_again, go, page, slice_of
+from panel.core.pages import form_again, go, page, put_errors, slice_of
 from panel.fleet import live
 
 PAGE = 50
@@ -98,7 +98,7 @@ def add_folder(request: HttpRequest) -> HttpResponse:
         try:
             services.add_root(host, path, actor=request.actor)  # type: ignore[attr-defined]  # set by `right`
         except Invalid as exc:
-            form.add_error("path", exc.fields["path"])
+            put_errors(form, exc)
         except Conflict as exc:
             form.add_error("path", exc.text)
         else:

@@ -15,9 +15,9 @@ from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from panel import audit
 from panel.accounts.access import RIGHTS, can, refusal
 from panel.accounts.actor import Actor
-from panel.accounts.nextpage import login_url, to_login, wants_page
+from panel.accounts.nextpage import login_url, to_login
 from panel.core.errors import Denied
-from panel.core.pages import is_htmx, refuse
+from panel.core.pages import is_htmx, refuse, wants_json
 
 View = Callable[..., Any]
 _SAFE = ("GET", "HEAD", "OPTIONS")
@@ -61,15 +61,11 @@ def check(request: HttpRequest, name: str) -> HttpResponseBase | None:
 
 def answer(request: HttpRequest, error: Denied) -> HttpResponseBase:
     """A refusal in the shape that the caller understands."""
-    page = wants_page(request)
-    if page and error.status == 401:
+    if error.status == 401 and is_htmx(request):
+        return JsonResponse(error.as_dict(), status=401, headers={"HX-Redirect": login_url(request)})
+    if error.status == 401 and not wants_json(request):
         return to_login(request)
-    if page or (is_htmx(request) and error.status != 401):
-        return refuse(request, error)
-    response = JsonResponse(error.as_dict(), status=error.status)
-    if is_htmx(request):
-        response["HX-Redirect"] = login_url(request)
-    return response
+    return refuse(request, error)
 
 
 def _asked_for(request: HttpRequest) -> tuple[str, str, str]:

@@ -7,17 +7,7 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.shortcuts import resolve_url
 from django.utils.http import url_has_allowed_host_and_scheme
 
-from panel.core.pages import is_htmx, wants_json
-
-
-def wants_page(request: HttpRequest) -> bool:
-    """Whether a browser window will show the answer, rather than a script or a program read it."""
-    if is_htmx(request) or wants_json(request):
-        return False
-    mode = request.headers.get("Sec-Fetch-Mode")  # every current browser sends it
-    if mode is not None:
-        return mode == "navigate"
-    return "text/html" in request.headers.get("Accept", "")
+from panel.core.pages import is_htmx
 
 
 def safe_next(target: str | None) -> str:

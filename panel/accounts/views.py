@@ -20,7 +20,7 @@ from panel.accounts.guard import right
 from panel.accounts.models import ApiToken, User
 from panel.accounts.nextpage import safe_next
 from panel.core.errors import Invalid, PanelError
-from panel.core.pages import form_again, go, is_htmx, page, wants_json
+from panel.core.pages import form_again, go, is_htmx, page, put_errors, wants_json
 
 
 @sensitive_post_parameters("password")
@@ -67,14 +67,8 @@ def first_admin(request: HttpRequest, secret: str) -> HttpResponse:
             services.create_first_admin(request, secret, name=given["name"], password=given["password"])
             return go(request, safe_next(None))
         except Invalid as error:
-            _put_errors(form, error)
+            put_errors(form, error)
     return render(request, "accounts/first_admin.html", {"form": form}, status=422 if form.errors else 200)
-
-
-def _put_errors(form: Any, error: Invalid) -> None:
-    """The sentences of a service at the fields that they are about."""
-    for name, text in error.fields.items():
-        form.add_error(name if name in form.fields else None, text)
 
 
 # --- one's own account ------------------------------------------------------------------------------------------------
@@ -107,7 +101,7 @@ def password(request: HttpRequest) -> HttpResponse:
         try:
             services.change_password(request, current=form.cleaned_data["current"], new=form.cleaned_data["password"])
         except Invalid as error:
-            _put_errors(form, error)
+            put_errors(form, error)
         else:
             messages.success(request, _("Password changed. Everywhere else you are signed out."))
             return go(request, reverse("profile"))
@@ -131,7 +125,7 @@ def token_create(request: HttpRequest) -> HttpResponse:
             )  # fmt: skip
             return _token_made(request, token, plaintext)
         except Invalid as error:
-            _put_errors(form, error)
+            put_errors(form, error)
     if wants_json(request):
         raise Invalid({name: " ".join(map(str, texts)) for name, texts in form.errors.items()})
     if is_htmx(request):

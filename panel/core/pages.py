@@ -18,7 +18,7 @@ from django.utils.translation import check_for_language
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
-from panel.core.errors import Denied, NotFound, PanelError
+from panel.core.errors import Denied, Invalid, NotFound, PanelError
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,12 @@ def form_again(request: HttpRequest, template: str, context: dict[str, Any], *, 
     return render(request, name, context, status=422)
 
 
+def put_errors(form: Any, error: Invalid) -> None:
+    """The sentences of a service at the fields that they are about; others stand above the form."""
+    for name, text in error.fields.items():
+        form.add_error(name if name in form.fields else None, text)
+
+
 def go(request: HttpRequest, url: str) -> HttpResponse:
     """After a change: a redirect, which htmx follows as a whole page."""
     if is_htmx(request):
@@ -78,11 +84,14 @@ def go(request: HttpRequest, url: str) -> HttpResponse:
 
 
 def wants_json(request: HttpRequest) -> bool:
-    """Programs get the JSON error shape: the API, and whoever asks for JSON rather than a page."""
-    if request.path.startswith(("/api/", "/agent/", "/v1/")):
-        return True
+    """Whether a program or a script reads the answer, rather than a browser's window or htmx."""
     accept = request.headers.get("Accept", "")
-    return "json" in accept and "text/html" not in accept
+    if request.path.startswith(("/api/", "/agent/")) or ("json" in accept and "text/html" not in accept):
+        return True
+    if is_htmx(request):
+        return False
+    mode = request.headers.get("Sec-Fetch-Mode")  # every current browser sends it
+    return mode != "navigate" if mode is not None else "text/html" not in accept
 
 
 def refuse(request: HttpRequest, error: PanelError) -> HttpResponse:

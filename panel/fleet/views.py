@@ -10,7 +10,7 @@ from panel.accounts.access import can
 from panel.accounts.guard import right
 from panel.core import sse
 from panel.core.errors import Invalid
-from panel.core.pages import form_again, go, page
+from panel.core.pages import form_again, go, page, put_errors
 from panel.fleet import contexts, live, queries, services
 from panel.fleet.forms import EngineForm
 
@@ -48,8 +48,7 @@ def name_engine(request: HttpRequest, pk: int) -> HttpResponse:
         try:
             services.name_runtime(host, form.cleaned_data["executable"], actor=request.actor)
         except Invalid as exc:
-            for name, text in exc.fields.items():
-                form.add_error(name if name in form.fields else None, text)
+            put_errors(form, exc)
         else:
             messages.info(request, _("Looking at this engine on %(host)s.") % {"host": host.name})
             return go(request, reverse("hosts"))

@@ -62,7 +62,7 @@ handler404, handler500 = pages.not_found, pages.server_error
 @pytest.fixture
 def web(settings: Any) -> Client:
     settings.ROOT_URLCONF = __name__
-    return Client(raise_request_exception=False, headers={"host": "localhost"})
+    return Client(raise_request_exception=False, headers={"host": "localhost", "accept": "text/html"})
 
 
 def test_page_and_its_part(web: Client) -> None:
@@ -187,7 +187,7 @@ def test_language_of_a_person_wins_and_is_kept(web: Client, django_user_model: A
     assert (answer.status_code, answer.headers["Location"]) == (302, "/parts")
     user.refresh_from_db()
     assert user.language == "zh-hans"
-    elsewhere = Client(headers={"host": "localhost", "Accept-Language": "en"})
+    elsewhere = Client(headers={"host": "localhost", "accept": "text/html", "Accept-Language": "en"})
     elsewhere.force_login(user)
     assert '<html lang="zh-Hans"' in elsewhere.get("/parts").content.decode()
 

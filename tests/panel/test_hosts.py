@@ -24,6 +24,6 @@ def test_a_wrong_host_gets_a_page_that_names_the_setting(client, path: str) -> N
 
 
 def test_the_wrong_host_is_text_not_markup(client) -> None:
-    response = client.get("/", headers={"host": "<script>alert(1)</script>"})
+    response = client.get("/", headers={"host": "<script>alert(1)</script>", "accept": "text/html"})
     assert response.status_code == 400
     assert b"<script>alert" not in response.content
