@@ -10,6 +10,7 @@ lead back, but a new start in the same file (its banner) begins anew.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 STEP_OF = {phase: step for step, phases in STEPS for phase in phases}
 _RANK = {code: rank for rank, code in enumerate(ORDER)}
 _MAX_PARTIAL = 64 << 10  # a longer line without an end is taken as it is
+_MAX_FACT = 200  # characters; keeps every number finite, as JSON wants it
 
 # (phase, pattern). The first match decides; patterns are tried only on lines that hold one of the words below.
 _MARKERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
@@ -101,7 +103,9 @@ _WORDS = re.compile(
     r"aptur|init engine|upported|Starting vLLM|routes|INFO:  |throughput|world size|P2P"
 )
 BANNER = re.compile(r"([█▄▀] +version \d+\.\d+\S*$|vLLM API server version )")
-_PROGRESS = re.compile(r"(?P<what>Loading .*?checkpoint shards|Capturing [^:]*).*?\|\s*(?P<done>\d+)/(?P<total>\d+)")
+_PROGRESS = re.compile(
+    r"(?P<what>Loading .*?checkpoint shards|Capturing [^:]*).*?\|\s*(?P<done>\d{1,9})/(?P<total>\d{1,9})\b"
+)
 
 Fact = tuple[str, re.Pattern[str], Callable[[str], Any]]
 
@@ -175,8 +179,10 @@ def _take(state: State, raw: str, now: float) -> None:
     _enter(state, code, now, line.clock)
     _progress(state, code, line)
     for name, pattern, convert in _FACTS:
-        if found := pattern.search(line.text):
-            state["facts"][name] = convert(found[1])
+        # A model's own code may print anything: a number that is none (`1.2.3`) or too long for one is no fact.
+        if (found := pattern.search(line.text)) and len(found[1]) <= _MAX_FACT:
+            with contextlib.suppress(ValueError):
+                state["facts"][name] = convert(found[1])
 
 
 def phase_of(line: Line) -> str:

@@ -165,6 +165,27 @@ def test_prefixes_are_taken_off(raw: str, text: str, process: str) -> None:
     assert (line.text, line.process) == (text, process)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Model loading took 1.2.3 GiB",
+        "Loading weights took ... seconds",
+        f"Model loading took {'9' * 400} GiB",
+        "Maximum concurrency for 1 tokens per request: ..x",
+        "GPU KV cache size: , tokens",
+        f"Using max model len {'9' * 3000}",
+        f"Loading safetensors checkpoint shards: 1%| {'9' * 900}/{'9' * 900} [",
+    ],
+)
+def test_numbers_that_are_none_stop_nothing(line: str) -> None:
+    """A model's code prints what it likes; what comes of it must be storable JSON (no Infinity) and small numbers."""
+    state = parsed(f"{line}\nINFO:     Application startup complete.\n".encode())
+    json.dumps(state, allow_nan=False)
+    assert codes(state)[-1] == "serving"
+    assert state["facts"] == {}
+    assert all(not phase["total"] for phase in state["phases"])
+
+
 def step(state: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(found.code, found.state) for found in phases.step_states(state)]
 
