@@ -28,7 +28,6 @@ from deployments.gateway.snapshot import probe_token
 from deployments.models import Deployment
 from deployments.spec import DeploymentSpec
 from panel.accounts.access import can
-from panel.accounts.actor import Actor
 from panel.accounts.guard import right
 from panel.core.errors import Conflict, Invalid
 from panel.core.pages import form_again, go, page, put_errors, slice_of
@@ -42,7 +41,7 @@ def index(request: HttpRequest) -> HttpResponse:
     group, text = request.GET.get("state", ""), request.GET.get("q", "")[:100]
     counts = queries.counts()
     if not counts["all"]:
-        context = {**first_steps.context(), "can_create": can(request.user, "deployments.create")}
+        context = {**first_steps.context(), "can_create": can(request.actor, "deployments.create")}
         return page(request, "deployments/empty.html", context, parts=["steps"])
     if request.GET.get("part") == "steps":  # the first deployment was made while the first steps were open
         return go(request, reverse("deployments"))
@@ -52,7 +51,7 @@ def index(request: HttpRequest) -> HttpResponse:
         **contexts_list.index(list(rows), counts, group=group, text=text),
         "page": rows,
         "moving": moving,
-        "can_create": can(request.user, "deployments.create"),
+        "can_create": can(request.actor, "deployments.create"),
     }
     return page(request, "deployments/list.html", context, parts=["rows"])
 
@@ -78,17 +77,16 @@ def _show(request: HttpRequest, form: DeploymentForm, row: Deployment | None = N
 
 
 def _save(request: HttpRequest, form: DeploymentForm, row: Deployment | None) -> HttpResponse:
-    actor = Actor.from_request(request)
     try:
         if row is None:
             spec = form.to_spec()
             start = request.POST.get("act") != "save"
-            row = services.create(name=form.cleaned_data["name"], spec=spec, actor=actor, start=start)
+            row = services.create(name=form.cleaned_data["name"], spec=spec, actor=request.actor, start=start)
         else:
             spec = form.to_spec(DeploymentSpec.model_validate(row.revision.spec))
             number = request.POST.get("revision", "")
             base = int(number) if number.isdecimal() else None
-            services.edit(row, spec=spec, actor=actor, base_number=base)
+            services.edit(row, spec=spec, actor=request.actor, base_number=base)
     except Invalid as exc:
         put_errors(form, exc)
         return _show(request, form, row)
@@ -139,8 +137,8 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
     if kind is not None and kind != contexts.kind_of(row):  # another state's page: load it whole
         return go(request, reverse("deployment", args=[pk]))
     rights = {
-        "may_operate": can(request.user, "deployments.operate"),
-        "may_delete": can(request.user, "deployments.delete"),
+        "may_operate": can(request.actor, "deployments.operate"),
+        "may_delete": can(request.actor, "deployments.delete"),
     }
     context = contexts.detail(row, **rights)
     return page(request, "deployments/detail.html", {**context, "part": request.GET.get("part")}, parts=["live"])
@@ -156,28 +154,28 @@ def run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
 @require_POST
 @right("deployments.operate")
 def start(request: HttpRequest, pk: int) -> HttpResponse:
-    services.start(queries.one(pk), actor=Actor.from_request(request))
+    services.start(queries.one(pk), actor=request.actor)
     return go(request, reverse("deployment", args=[pk]))
 
 
 @require_POST
 @right("deployments.operate")
 def stop(request: HttpRequest, pk: int) -> HttpResponse:
-    services.stop(queries.one(pk), actor=Actor.from_request(request))
+    services.stop(queries.one(pk), actor=request.actor)
     return go(request, reverse("deployment", args=[pk]))
 
 
 @require_POST
 @right("deployments.operate")
 def restart(request: HttpRequest, pk: int) -> HttpResponse:
-    services.restart(queries.one(pk), actor=Actor.from_request(request))
+    services.restart(queries.one(pk), actor=request.actor)
     return go(request, reverse("deployment", args=[pk]))
 
 
 @require_POST
 @right("deployments.delete")
 def delete(request: HttpRequest, pk: int) -> HttpResponse:
-    services.delete(queries.one(pk), actor=Actor.from_request(request))
+    services.delete(queries.one(pk), actor=request.actor)
     return go(request, reverse("deployments"))
 
 

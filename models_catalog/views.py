@@ -21,7 +21,7 @@ PAGE = 50
 
 
 def _rights(request: HttpRequest) -> dict[str, bool]:
-    actor = request.actor  # type: ignore[attr-defined]  # set by `right`
+    actor = request.actor
     return {
         "may_scan": can(actor, "models.scan"),
         "may_roots": can(actor, "models.roots"),
@@ -80,7 +80,7 @@ def scan(request: HttpRequest) -> HttpResponse:
     hosts = [queries.host(int(pk))] if pk.isdecimal() and len(pk) < 10 else [view.host for view in queries.hosts()]
     for host in hosts:
         try:
-            services.request_scan(host, actor=request.actor)  # type: ignore[attr-defined]  # set by `right`
+            services.request_scan(host, actor=request.actor)
         except Conflict as exc:
             messages.warning(request, f"{exc.text} {exc.hint_text}")
         else:
@@ -96,7 +96,7 @@ def add_folder(request: HttpRequest) -> HttpResponse:
     if form.is_valid():
         host, path = form.cleaned_data["host"], form.cleaned_data["path"]
         try:
-            services.add_root(host, path, actor=request.actor)  # type: ignore[attr-defined]  # set by `right`
+            services.add_root(host, path, actor=request.actor)
         except Invalid as exc:
             put_errors(form, exc)
         except Conflict as exc:
@@ -112,7 +112,7 @@ def add_folder(request: HttpRequest) -> HttpResponse:
 def remove_folder(request: HttpRequest, pk: int) -> HttpResponse:
     host = queries.host(pk)
     path = request.POST.get("path", "")
-    count = services.remove_root(host, path, actor=request.actor)  # type: ignore[attr-defined]  # set by `right`
+    count = services.remove_root(host, path, actor=request.actor)
     text = _("%(path)s is no longer searched on %(host)s. Models taken out of the catalog: %(n)s. No file was touched.")
     messages.success(request, text % {"path": path, "host": host.name, "n": count})
     return go(request, reverse("models"))
@@ -124,5 +124,5 @@ def remote_code(request: HttpRequest, pk: int) -> HttpResponse:
     """An admin allows or forbids that engines run the model's own code."""
     row = queries.one(pk)
     allowed = request.POST.get("allow") == "1"
-    services.set_remote_code(row, allowed, actor=request.actor)  # type: ignore[attr-defined]  # set by `right`
+    services.set_remote_code(row, allowed, actor=request.actor)
     return go(request, reverse("model", args=[pk]))

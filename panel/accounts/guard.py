@@ -50,7 +50,7 @@ def right(name: str) -> Callable[[View], View]:
 def check(request: HttpRequest, name: str) -> HttpResponseBase | None:
     """None when the person of this request holds the right, else the answer that says why not."""
     actor = Actor.from_request(request)
-    request.actor = actor  # type: ignore[attr-defined]  # the views' shorthand
+    request.actor = actor
     if can(actor, name):
         return None
     # A stranger who only looks is no news (a session that ended looks the same); one who tries to change things is.

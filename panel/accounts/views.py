@@ -14,7 +14,6 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from panel.accounts import services, tokens
 from panel.accounts.access import load_or_404
-from panel.accounts.actor import Actor
 from panel.accounts.forms import FIRST_DAYS, FirstAdminForm, PasswordForm, SignInForm, TokenForm
 from panel.accounts.guard import right
 from panel.accounts.models import ApiToken, User
@@ -119,10 +118,8 @@ def token_create(request: HttpRequest) -> HttpResponse:
     form = TokenForm(_token_values(request))
     if form.is_valid():
         try:
-            token, plaintext = services.create_token(
-                _person(request), form.cleaned_data["name"], actor=Actor.from_request(request),
-                days=form.cleaned_data["days"],
-            )  # fmt: skip
+            name, days = form.cleaned_data["name"], form.cleaned_data["days"]
+            token, plaintext = services.create_token(request.user, name, actor=request.actor, days=days)
             return _token_made(request, token, plaintext)
         except Invalid as error:
             put_errors(form, error)
@@ -163,15 +160,11 @@ def _token_values(request: HttpRequest) -> dict[str, Any]:
 @require_POST
 @right("tokens.own")
 def token_revoke(request: HttpRequest, pk: int) -> HttpResponse:
-    token = load_or_404(ApiToken.objects.filter(user=_person(request)), request.user, pk=pk)
-    services.revoke_token(token, actor=Actor.from_request(request))
+    token = load_or_404(ApiToken.objects.filter(user=request.user), request.user, pk=pk)
+    services.revoke_token(token, actor=request.actor)
     if wants_json(request):
         return JsonResponse({"id": token.pk, "revoked": True})
     if is_htmx(request):
         return render(request, "accounts/profile.html#tokens", _profile(request))
     messages.success(request, _("The token “%(name)s” opens nothing any more.") % {"name": token.name})
     return go(request, reverse("profile"))
-
-
-def _person(request: HttpRequest) -> Any:
-    return request.user
