@@ -3,7 +3,6 @@
 import json
 import logging
 import secrets
-import uuid
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -261,7 +260,3 @@ def _retry(row: Deployment, run: Run, curable: bool) -> dict[str, Any]:
         "attempts": attempts,
         "next_attempt_at": timezone.now() + timedelta(seconds=delay or 0) if wanted else None,
     }
-
-
-def run_of(run_id: uuid.UUID | str) -> Run | None:
-    return Run.objects.select_related("deployment", "revision", "job").filter(pk=run_id).first()

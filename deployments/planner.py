@@ -12,15 +12,15 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
-from deployments.engines.base import EngineRefusal, Reason, adapter_for, version_key
+from deployments.engines.base import EngineRefusal, Reason, version_key
 from deployments.engines.options import normal_flag
+from deployments.engines.registry import adapter_for
 from deployments.engines.tokens import expand
-from deployments.planner_views import (
+from deployments.placement import (
     DEFAULT_KV_GIB,
     DEFAULT_UTILISATION,
     Candidate,
     CopyView,
-    GpuUser,
     GpuView,
     HostView,
     NoPlacement,
@@ -28,20 +28,6 @@ from deployments.planner_views import (
     RuntimeView,
 )
 from deployments.spec import DeploymentSpec
-
-__all__ = [
-    "DEFAULT_KV_GIB",
-    "DEFAULT_UTILISATION",
-    "Candidate",
-    "CopyView",
-    "GpuUser",
-    "GpuView",
-    "HostView",
-    "NoPlacement",
-    "Placement",
-    "RuntimeView",
-    "plan",
-]
 
 # What vLLM takes on a CPU beside weights and KV cache. Measured with vLLM 0.32.0 (CPU), SmolLM2-135M in bfloat16, KV
 # space 1 GiB: 3019 MiB of PSS over its processes when ready, less 257 of weights and 1024 of KV = 1738. Rounded up,

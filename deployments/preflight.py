@@ -14,12 +14,12 @@ from deployments.engines.base import (
     LaunchContext,
     Reason,
     RuntimeFacts,
-    adapter_for,
     command_preview,
 )
+from deployments.engines.registry import adapter_for
 from deployments.models import Run
-from deployments.planner import NoPlacement, Placement, plan
-from deployments.planner_views import CopyView, GpuUser, GpuView, HostView, RuntimeView
+from deployments.placement import CopyView, GpuUser, GpuView, HostView, NoPlacement, Placement, RuntimeView
+from deployments.planner import plan
 from deployments.spec import DeploymentSpec
 from models_catalog.models import Artifact, Copy
 from panel.fleet.models import Gpu, Host, Runtime

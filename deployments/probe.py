@@ -6,8 +6,8 @@ from typing import Any
 from django.conf import settings
 
 from deployments import events
-from deployments.acts import run_of
-from deployments.engines.base import Adapter, Task, adapter_for
+from deployments.engines.base import Adapter, Task
+from deployments.engines.registry import adapter_for
 from deployments.gateway.ask import Answer, ask
 from deployments.gateway.snapshot import probe_token
 from deployments.models import Run
@@ -20,7 +20,7 @@ BODY_KEPT = 2000
 
 def ask_run(run_id: str) -> None:
     """Ask once, keep what came, and let the loop decide. Runs in the probe queue."""
-    run = run_of(run_id)
+    run = Run.objects.select_related("deployment", "revision").filter(pk=run_id).first()
     if run is None or run.ended_at is not None or run.answer:
         return
     spec = DeploymentSpec.model_validate(run.revision.spec)

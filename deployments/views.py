@@ -21,7 +21,7 @@ from deployments import (
     queries,
     services,
 )
-from deployments.engines.base import adapter_for
+from deployments.engines.registry import adapter_for
 from deployments.forms import DeploymentForm
 from deployments.gateway.ask import ask as ask_door
 from deployments.gateway.snapshot import probe_token

@@ -48,7 +48,7 @@ STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("server", ("http", "serving")),
     ("answered", ("answered",)),
 )
-STEP_OF = {phase: step for step, phases in STEPS for phase in phases}
+_STEP_RANK = {phase: rank for rank, (_step, phases) in enumerate(STEPS) for phase in phases}
 _RANK = {code: rank for rank, code in enumerate(ORDER)}
 _MAX_PARTIAL = 64 << 10  # a longer line without an end is taken as it is
 _MAX_FACT = 200  # characters; keeps every number finite, as JSON wants it
@@ -247,7 +247,7 @@ class StepState:
 def step_states(phases: Sequence[Mapping[str, Any]]) -> list[StepState]:
     """The eight steps of a run that was placed, from its phases (with `answered`, where the question was asked)."""
     by_code = {str(phase["code"]): phase for phase in phases}
-    reached = max((_step_rank(code) for code in by_code), default=1)
+    reached = max((_STEP_RANK.get(code, 1) for code in by_code), default=1)
     return [_step(rank, code, [by_code[m] for m in members if m in by_code], reached)
             for rank, (code, members) in enumerate(STEPS)]  # fmt: skip
 
@@ -261,12 +261,3 @@ def _step(rank: int, code: str, own: list[Mapping[str, Any]], reached: int) -> S
     bars = [phase for phase in own if phase.get("total")]
     done, total = (bars[-1]["done"], bars[-1]["total"]) if bars else (None, None)
     return StepState(code, "yes" if over else "now", start, end, done, total)
-
-
-def step_times(phases: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """{step: seconds} of the steps that ended."""
-    return {step.code: step.seconds for step in step_states(phases) if step.seconds is not None}
-
-
-def _step_rank(phase: str) -> int:
-    return next((rank for rank, (_code, members) in enumerate(STEPS) if phase in members), 1)

@@ -1,7 +1,7 @@
-"""What an engine adapter takes and gives, and the registry of adapters. Pure: no file is opened, nothing is started.
+"""What an engine adapter takes and gives. Pure: no file is opened, nothing is started.
 
-An adapter turns a spec and a placement into the exact command, or refuses with reasons. Adding an engine is adding
-one file and one line in `adapter_for`. Reasons are codes with parameters; templates translate them.
+An adapter turns a spec and a placement into the exact command, or refuses with reasons: codes with parameters, which
+wording.py translates.
 """
 
 from __future__ import annotations
@@ -114,14 +114,6 @@ class Adapter(Protocol):
 
     def read_answer(self, task: Task, body: Any) -> str | None:
         """The answer in the response body, short enough to show; None when there is no token, vector or score."""
-
-
-def adapter_for(engine: str) -> Adapter:
-    """The adapter of an engine; KeyError for one that Berth does not know."""
-    from deployments.engines import vllm  # adapters import this module
-
-    adapters: dict[str, Adapter] = {"vllm": vllm.VLLM()}
-    return adapters[engine]
 
 
 def command_preview(launch: Launch, *, port: int | None = None) -> str:

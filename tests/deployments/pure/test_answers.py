@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from deployments.engines.base import EngineRefusal, adapter_for
+from deployments.engines.base import EngineRefusal
+from deployments.engines.registry import adapter_for
 from deployments.engines.tokens import split_args
 from deployments.engines.vllm import VLLM
 

@@ -18,8 +18,9 @@ import pytest
 
 from deployments.diagnosis import phases
 from deployments.diagnosis.failure import explain
-from deployments.engines.base import Launch, LaunchContext, RuntimeFacts, adapter_for
+from deployments.engines.base import Launch, LaunchContext, RuntimeFacts
 from deployments.engines.options import parse_schema
+from deployments.engines.registry import adapter_for
 from deployments.engines.vllm import VLLM
 from deployments.spec import DeploymentSpec
 from panel.fleet.agent.flag_schema import probe_runtime

@@ -9,17 +9,8 @@ from typing import Any
 import pytest
 
 from deployments.engines.base import RuntimeFacts
-from deployments.planner import (
-    CPU_OVERHEAD_MIB,
-    CopyView,
-    GpuUser,
-    GpuView,
-    HostView,
-    NoPlacement,
-    Placement,
-    RuntimeView,
-    plan,
-)
+from deployments.placement import CopyView, GpuUser, GpuView, HostView, NoPlacement, Placement, RuntimeView
+from deployments.planner import CPU_OVERHEAD_MIB, plan
 from deployments.spec import DeploymentSpec
 
 CUDA = RuntimeView(1, "vllm", RuntimeFacts("/opt/a/vllm", "0.32.0", "cuda"))

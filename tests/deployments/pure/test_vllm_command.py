@@ -15,12 +15,12 @@ from deployments.engines.base import (
     Launch,
     LaunchContext,
     RuntimeFacts,
-    adapter_for,
     command_preview,
     masked_env,
     version_key,
 )
 from deployments.engines.options import parse_schema
+from deployments.engines.registry import adapter_for
 from deployments.spec import DeploymentSpec
 from panel.fleet.agent import guard
 from panel.fleet.wire import EngineTask
