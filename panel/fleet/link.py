@@ -6,13 +6,14 @@ A long-poll holds no database connection while it waits: it reads, lets go, slee
 import asyncio
 import functools
 import logging
+import re
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import connection
+from django.db import DataError, connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 
 MAX_BODY = 16 << 20
 MAX_WAIT_S = 25.0
+MAX_NUMBER = 1 << 62  # of a revision or an offset: what the database's columns hold
+_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
+
+M = TypeVar("M", bound=wire.Message)
 
 
 class NotYours(PanelError):
@@ -44,6 +49,28 @@ def _host(request: HttpRequest) -> Host:
     return host
 
 
+class TooLarge(PanelError):
+    code = "link.too_large"
+    message = "Body too large."
+    status = 413
+
+
+def _body(request: HttpRequest, most: int = MAX_BODY) -> bytes:
+    """The body, bounded here: the bound that Django has for forms (2 MiB) is too small for a long scan."""
+    body = request.read(most + 1)
+    if len(body) > most:
+        raise TooLarge
+    return body
+
+
+def _message(model: type[M], request: HttpRequest) -> M:
+    """What was sent. PostgreSQL's JSON cannot hold NUL, and a message with one must not be refused for ever."""
+    body = _body(request)
+    if b"\\u0000" in body:
+        body = _NUL.sub(rb"\1\\ufffd", body)
+    return model.model_validate_json(body)
+
+
 def _json(message: wire.Message) -> HttpResponse:
     return HttpResponse(message.model_dump_json(), content_type="application/json")
 
@@ -59,12 +86,14 @@ def link_view(method: str) -> Callable[[View], Any]:
         async def inner(request: HttpRequest, **kwargs: Any) -> HttpResponse:
             if request.method != method:
                 return HttpResponse(status=405, headers={"Allow": method})
-            if int(request.headers.get("Content-Length") or 0) > MAX_BODY:
-                return JsonResponse({"code": "link.too_large", "message": "Body too large.", "hint": ""}, status=413)
             try:
                 return await view(request, **kwargs)
             except PanelError as exc:
                 return JsonResponse(exc.as_dict(), status=exc.status)
+            except DataError as exc:
+                log.warning("agent message refused at %s: %s", request.path, exc)
+                error = PanelError("link.message", "The panel cannot store a value of this message.", status=422)
+                return JsonResponse(error.as_dict(), status=422)
             except ValidationError as exc:
                 log.warning("agent message refused at %s: %s", request.path, exc.error_count())
                 detail = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in exc.errors()[:3])
@@ -95,8 +124,10 @@ async def work(request: HttpRequest) -> HttpResponse:
     try:
         rev = int(request.GET.get("rev", 0))
         wait = min(MAX_WAIT_S, max(0.0, float(request.GET.get("wait", 0))))
+        if not 0 <= rev < MAX_NUMBER:
+            raise ValueError(rev)
     except ValueError as exc:
-        raise PanelError("link.query", "rev and wait are numbers.") from exc
+        raise PanelError("link.query", "rev and wait are numbers.", status=422) from exc
     host_id, found = await _work_newer_than(request, rev)
     loop = asyncio.get_running_loop()
     end = loop.time() + wait
@@ -114,7 +145,7 @@ async def work(request: HttpRequest) -> HttpResponse:
 async def report(request: HttpRequest) -> HttpResponse:
     def take() -> wire.ReportReply:
         host = _host(request)
-        return reports.take_report(host, wire.Report.model_validate_json(request.body))
+        return reports.take_report(host, _message(wire.Report, request))
 
     return _json(await sync_to_async(take)())
 
@@ -124,9 +155,9 @@ async def job_log(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
     def take() -> wire.LogReply:
         host = _host(request)
         offset, skipped = int(request.GET.get("offset", 0)), int(request.GET.get("skipped", 0))
-        if offset < 0 or skipped < 0 or len(request.body) > wire.MAX_LOG_CHUNK:
-            raise PanelError("link.log", "The offset or the size of this part is not possible.", status=422)
-        return reports.take_log(host, job_id, offset, request.body, skipped)
+        if not (0 <= offset < MAX_NUMBER and 0 <= skipped < MAX_NUMBER):
+            raise PanelError("link.log", "The offset of this part is not possible.", status=422)
+        return reports.take_log(host, job_id, offset, _body(request, wire.MAX_LOG_CHUNK), skipped)
 
     return await _of_a_job(take)
 
@@ -135,7 +166,7 @@ async def job_log(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
 async def job_result(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
     def take() -> None:
         host = _host(request)
-        reports.take_result(host, job_id, wire.JobResult.model_validate_json(request.body))
+        reports.take_result(host, job_id, _message(wire.JobResult, request))
 
     return await _of_a_job(take)
 
@@ -155,7 +186,7 @@ async def _of_a_job(take: Callable[[], wire.Message | None]) -> HttpResponse:
 @link_view("POST")
 async def join(request: HttpRequest) -> HttpResponse:
     def take() -> wire.JoinReply:
-        return services.join(wire.JoinRequest.model_validate_json(request.body))
+        return services.join(_message(wire.JoinRequest, request))
 
     return _json(await sync_to_async(take)())
 

@@ -229,7 +229,7 @@ def test_work_report_log_and_result_over_http(client: Client, host: Host) -> Non
         ("report", b"\xff\x00", {}, 422),
         ("log", b"x", {"offset": "many"}, 422),
         ("log", b"x", {"offset": -1}, 422),
-        ("log", b"x" * (wire.MAX_LOG_CHUNK + 1), {"offset": 0}, 422),
+        ("log", b"x" * (wire.MAX_LOG_CHUNK + 1), {"offset": 0}, 413),
         ("result", b"[]", {}, 422),
     ],
 )

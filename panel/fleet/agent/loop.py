@@ -238,7 +238,7 @@ class Agent:
             try:
                 client.call("POST", f"jobs/{job_id}/result", body=result.model_dump_json().encode(), timeout_s=60.0)
             except Rejected as exc:
-                if exc.status not in (404, 410, 413, 422):
+                if exc.status not in (400, 404, 410, 413, 422):
                     raise
                 log.warning("the result of %s is not wanted: %s", job_id, exc)
             self.jobs.result_sent(job_id)
