@@ -137,3 +137,17 @@ def test_an_engine_sees_its_gpu_by_uuid_and_its_memory_is_reported(
     fake_panel.stop(job_id)
     fake_panel.wait_state(job_id, "ended")
     assert not marked(job_id)
+
+
+def test_a_process_may_call_itself_anything() -> None:
+    """The kernel cuts names at 15 bytes, so a name in Chinese ends inside a character."""
+    name = "a模型服务进程"
+    rename = f"open('/proc/self/comm', 'wb').write({name!r}.encode())"
+    program = f"import time; {rename}; print('named', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"named\n"
+            assert gpus._name(process.pid).startswith("a模型服务")
+            gpus._name(process.pid).encode()  # reports are UTF-8
+        finally:
+            process.kill()

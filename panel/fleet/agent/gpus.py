@@ -175,14 +175,15 @@ def _owner(pid: int) -> str:
     except OSError:
         return ""
     try:
-        return pwd.getpwuid(uid).pw_name
+        return pwd.getpwuid(uid).pw_name.encode("utf-8", "replace").decode()
     except KeyError:
         return str(uid)
 
 
 def _name(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        # The kernel cuts names at 15 bytes, also within a character; and processes call themselves what they like.
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 
