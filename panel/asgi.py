@@ -7,7 +7,9 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "panel.settings")
 
 from django.core.asgi import get_asgi_application
 
-django = get_asgi_application()
+from panel.core.bodies import Bounded
+
+django = Bounded(get_asgi_application())
 
 from deployments.gateway.source import Source  # noqa: E402  (needs the apps)
 from panel.core.sse import hub  # noqa: E402
