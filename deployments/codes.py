@@ -1,14 +1,13 @@
 """Every code that a deployment's pages may show, as (what happened, what to do next), to be translated.
 
-`%(name)s` takes a parameter of the code, `%(name:gib)s` one in MiB as GiB. A test walks the code and fails on a code
-that is missing here.
+A test walks the code and fails on a code that is missing here.
 """
-
-from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
-CODES: dict[str, tuple[Any, Any]] = {
+from panel.core.wording import Pair
+
+CODES: dict[str, Pair] = {
     # the loop
     "queued.waiting": (_("Waiting for its turn."), ""),
     "reserve.no_room": (

@@ -14,9 +14,10 @@ from deployments.contexts_run import badge, ending, engine, error_of, log_of, pl
 from deployments.models import Deployment, Run
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
-from deployments.wording import STEP_NOTES, Words, words
+from deployments.wording import STEP_NOTES, words
 from panel.accounts.forms import TokenForm
 from panel.core.templatetags.ui import approx, duration, gib, ngroup
+from panel.core.wording import Words
 
 KINDS = {State.READY: "ready", State.FAILED: "failed", State.STOPPED: "stopped"}  # every other state is "moving"
 RUNS_SHOWN = 20

@@ -1,8 +1,6 @@
 """Words of the deployments' pages in the viewer's language: states, steps, and codes with a next step (codes.py)."""
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
@@ -10,17 +8,7 @@ from django.utils.translation import gettext_lazy as _
 from deployments.codes import CODES
 from deployments.states import State
 from models_catalog import wording as catalog
-from panel.core.templatetags.ui import gib
-
-
-@dataclass(frozen=True)
-class Words:
-    """What happened and what to do next; `code` is for API and support."""
-
-    code: str
-    text: str
-    hint: str = ""
-
+from panel.core.wording import Words, said
 
 # state → (badge kind of the design system, word)
 BADGES: dict[str, tuple[str, Any]] = {
@@ -89,28 +77,4 @@ def words(reason: Mapping[str, Any] | None) -> Words | None:
     """The sentence and hint of a {code, params}; None when there is no reason. An unknown code is shown as it is."""
     if not reason or not reason.get("code"):
         return None
-    code, params = str(reason["code"]), dict(reason.get("params") or {})
-    if code in CODES:
-        text, hint = CODES[code]
-        return Words(code, _fill(str(text), params), _fill(str(hint), params))
-    if code in catalog.FILES:
-        said = catalog.of_file(reason)
-        return Words(code, said.text, said.hint)
-    return Words(code, _("It did not work, for a reason that has no words yet: %(code)s.") % {"code": code})
-
-
-_PLACE = re.compile(r"%\((\w+)(:gib)?\)s")
-
-
-def _fill(text: str, params: Mapping[str, Any]) -> str:
-    """Put parameters into their places; one that is missing shows as a dash."""
-
-    def value(place: re.Match[str]) -> str:
-        found = params.get(place[1])
-        if found is None or found == "":
-            return "—"
-        if place[2]:
-            return gib(found)
-        return ", ".join(map(str, found)) if isinstance(found, list | tuple) else str(found)
-
-    return _PLACE.sub(value, text)
+    return catalog.of_file(reason) if reason["code"] in catalog.FILES else said(CODES, reason)

@@ -11,6 +11,7 @@ from models_catalog import queries, serving, wording
 from models_catalog.facts import ModelFacts
 from models_catalog.models import Artifact, CatalogModel, Copy
 from panel.core.templatetags.ui import NBSP, ngroup, size
+from panel.core.wording import Words
 from panel.fleet.models import Runtime
 
 FORMATS = {"hf": "Hugging Face", "gguf": "GGUF"}
@@ -45,7 +46,7 @@ class Form:
     facts: ModelFacts
     copies: list[Copy]  # the ones that are there
     gone: list[Copy]
-    reasons: list[wording.Words]
+    reasons: list[Words]
 
     @property
     def title(self) -> str:

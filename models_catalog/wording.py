@@ -4,31 +4,18 @@ Every code that the catalog may show stands here; a test walks the code and fail
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from models_catalog.facts import BLOCKING
-
-_Pair = tuple[Any, Any]
-
-
-@dataclass(frozen=True)
-class Words:
-    """What is so and what to do next; `code` is for support, `bad` marks what stands in the way."""
-
-    code: str
-    text: str
-    hint: str = ""
-    bad: bool = False
-
+from panel.core.wording import Pair, Words, said
 
 _COPY_AGAIN = _("Copy or download this model again, then look for models again.")
 
 # Found in the files of one copy.
-FILES: dict[str, _Pair] = {
+FILES: dict[str, Pair] = {
     "adapter_only": (
         _("This is a LoRA adapter, not a whole model."),
         _("It works only together with its base model %(base)s."),
@@ -99,10 +86,10 @@ FILES: dict[str, _Pair] = {
     "zero_bytes": (_("%(file)s is empty (0 bytes)."), _COPY_AGAIN),
 }
 
-_FAILED: _Pair = (_("Looking for models failed on this host."), _("Try again. The agent's log says more."))
+_FAILED: Pair = (_("Looking for models failed on this host."), _("Try again. The agent's log says more."))
 
 # Found at a searched folder, or said by the agent about the scan as a whole.
-FOLDERS: dict[str, _Pair] = {
+FOLDERS: dict[str, Pair] = {
     "cannot_read": (_("%(folder)s cannot be read."), ""),
     "link_outside": (
         _("%(folder)s is a link to a place outside the searched folders, so it is not followed."),
@@ -146,7 +133,7 @@ FOLDERS: dict[str, _Pair] = {
 }
 
 # Why a model cannot be deployed now; see serving.py.
-SERVING: dict[str, _Pair] = {
+SERVING: dict[str, Pair] = {
     "code_not_allowed": (
         _("It needs its own program code to run, and no admin has allowed that."),
         _("An admin can allow it on the model's page."),
@@ -184,30 +171,12 @@ def of_serving(problem: Mapping[str, Any]) -> Words:
     return _words(table, problem, bad=True)
 
 
-class _Params(dict[str, Any]):
-    """A place that the problem does not fill shows nothing rather than breaking the page."""
-
-    def __missing__(self, key: str) -> str:
-        return "—"
-
-
-def _words(table: Mapping[str, _Pair], problem: Mapping[str, Any], *, bad: bool) -> Words:
-    code = str(problem.get("code", ""))[:80]
-    params = _params(problem.get("params") or {})
-    text, hint = table.get(code, (_("Something is wrong here (%(code)s)."), ""))
-    params.setdefault("code", code)
-    return Words(code, str(text) % params, str(hint) % params if hint else "", bad)
-
-
-def _params(given: Mapping[str, Any]) -> _Params:
-    params = _Params()
-    for name, value in given.items():
-        params[name] = _listed(value) if isinstance(value, list) else value
-    if "path" in params:
-        params.setdefault("folder", params["path"])
-    params.setdefault("file", params.get("folder", _("A file")))
-    params.setdefault("folder", params["file"])
-    return params
+def _words(table: Mapping[str, Pair], problem: Mapping[str, Any], *, bad: bool) -> Words:
+    """Problems of files and folders may name either; the other one stands in for it."""
+    params = {name: _listed(v) if isinstance(v, list) else v for name, v in (problem.get("params") or {}).items()}
+    folder = params.get("folder") or params.get("path")
+    file = params.get("file") or folder or _("A file")
+    return said(table, {**problem, "params": {**params, "file": file, "folder": folder or file}}, bad=bad)
 
 
 def _listed(values: list[Any], most: int = 3) -> str:

@@ -7,6 +7,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from panel.core.templatetags.ui import gib
+from panel.core.wording import Pair, Words, said
 from panel.fleet.models import Runtime
 from panel.fleet.queries import GpuView, HostView
 
@@ -14,8 +15,11 @@ ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "ollama"
 DEVICES = {"cpu": gettext_lazy("for CPU"), "cuda": "CUDA", "rocm": "ROCm", "npu": "NPU", "tpu": "TPU", "xpu": "XPU"}
 OUR_COLOURS = "wkago"  # on this page colours only separate deployments
 
-# code → (what it means, what to do)
-GPU_ERRORS: dict[str, tuple[Any, Any]] = {
+GPU_UNREADABLE: Pair = (
+    gettext_lazy("The GPU driver could not be read (%(code)s)."),
+    gettext_lazy("Run nvidia-smi on the host; it says more."),
+)
+GPU_ERRORS: dict[str, Pair] = {
     "driver_missing": (
         gettext_lazy("There is an NVIDIA card, but no driver for it."),
         gettext_lazy("Install the NVIDIA driver on this host. Berth sees the GPUs a few seconds later."),
@@ -47,42 +51,30 @@ GPU_ERRORS: dict[str, tuple[Any, Any]] = {
 }
 
 # What can be wrong with an engine that was found.
-ENGINE_REFUSALS: dict[str, Any] = {
-    "engine_not_used_yet": gettext_lazy("Berth cannot start this kind of engine yet."),
-    "probe_not_found": gettext_lazy("There is no such file."),
-    "probe_no_python": gettext_lazy("It is no Python program, or the Python it needs is gone."),
-    "probe_timeout": gettext_lazy("It did not answer in time when asked for its version."),
-    "probe_signal": gettext_lazy("It was ended by %(detail)s when asked for its version; it may not fit this CPU."),
-    "probe_failed": gettext_lazy("It does not start: %(detail)s"),
-    "probe_too_much_output": gettext_lazy("Its answer made no sense when asked for its version."),
-    "probe_bad_output": gettext_lazy("Its answer made no sense when asked for its version."),
-    "task_failed": gettext_lazy("The search on this host failed."),
+ENGINE_REFUSALS: dict[str, Pair] = {
+    "engine_not_used_yet": (gettext_lazy("Berth cannot start this kind of engine yet."), ""),
+    "probe_not_found": (gettext_lazy("There is no such file."), ""),
+    "probe_no_python": (gettext_lazy("It is no Python program, or the Python it needs is gone."), ""),
+    "probe_timeout": (gettext_lazy("It did not answer in time when asked for its version."), ""),
+    "probe_signal": (
+        gettext_lazy("It was ended by %(detail)s when asked for its version; it may not fit this CPU."),
+        "",
+    ),
+    "probe_failed": (gettext_lazy("It does not start: %(detail)s"), ""),
+    "probe_too_much_output": (gettext_lazy("Its answer made no sense when asked for its version."), ""),
+    "probe_bad_output": (gettext_lazy("Its answer made no sense when asked for its version."), ""),
+    "task_failed": (gettext_lazy("The search on this host failed."), ""),
 }
 
 
-def gpu_error(code: str | None) -> tuple[str, str] | None:
-    """(what happened, what to do) of HostFacts.gpu_error; None when the GPUs could be read."""
-    if not code:
-        return None
-    if code in GPU_ERRORS:
-        text, hint = GPU_ERRORS[code]
-        return str(text), str(hint)
-    return (
-        _("The GPU driver could not be read (%(code)s).") % {"code": code},
-        _("Run nvidia-smi on the host; it says more."),
-    )
+def gpu_error(code: str | None) -> Words | None:
+    """What HostFacts.gpu_error says; None when the GPUs could be read."""
+    return said(GPU_ERRORS, {"code": code}, other=GPU_UNREADABLE) if code else None
 
 
 def refusal(found: Mapping[str, Any] | None) -> str:
     """Why an engine that was found does not work; "" when it does."""
-    if not found:
-        return ""
-    code = str(found.get("code", ""))
-    if code in ENGINE_REFUSALS:
-        params = {"detail": "", **(found.get("params") or {})}
-        text = str(ENGINE_REFUSALS[code])
-        return text % params if "%(" in text else text
-    return _("It does not work, for a reason that has no words yet: %(code)s.") % {"code": code}
+    return said(ENGINE_REFUSALS, found).text if found else ""
 
 
 def engine(runtime: Runtime) -> str:
