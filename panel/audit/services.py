@@ -3,7 +3,7 @@
 import ipaddress
 import json
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
 from django.db import connection, models
@@ -66,12 +66,6 @@ def record(
         return _count_refusal(event, timezone.now())
     event.save()
     return event
-
-
-def changes(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Only what differs, as the `before` and `after` of a record."""
-    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    return {name: before.get(name) for name in names}, {name: after.get(name) for name in names}
 
 
 def _who(actor: Any) -> tuple[str, int | None, str, str]:
@@ -170,9 +164,3 @@ def network(address: str) -> str:
     if parsed.ipv4_mapped:
         return str(parsed.ipv4_mapped)
     return str(ipaddress.ip_network((parsed, 64), strict=False))
-
-
-def refusals_since(minutes: int) -> int:
-    """How many requests were refused in the last minutes, for the doctor and the activity page."""
-    rows = Event.objects.filter(outcome=Outcome.DENIED, minute__gte=timezone.now() - timedelta(minutes=minutes))
-    return rows.aggregate(n=models.Sum("count"))["n"] or 0
