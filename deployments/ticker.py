@@ -12,6 +12,7 @@ from django.db import close_old_connections, connections
 
 from deployments.reconcile import sweep
 from models_catalog.events import sweep_scans
+from panel.core.database import own_connection
 from panel.core.locks import Lock
 from panel.fleet import services as fleet
 from panel.fleet import signals
@@ -53,9 +54,7 @@ class Ticker:
         if self._lock is not None and not self._lock.closed:
             self._lock.execute("SELECT 1")  # raises when the server dropped the connection, and the lock with it
             return True
-        params = connections["default"].get_connection_params()
-        plain = {key: value for key, value in params.items() if key in ("host", "port", "user", "password", "dbname")}
-        lock = psycopg.connect(**plain, autocommit=True)
+        lock = own_connection()
         if lock.execute("SELECT pg_try_advisory_lock(%s)", (int(Lock.TICKER),)).fetchone() == (True,):
             self._lock = lock
             return True

@@ -12,6 +12,7 @@ from panel.core.bodies import Bounded
 django = Bounded(get_asgi_application())
 
 from deployments.gateway.source import Source  # noqa: E402  (needs the apps)
+from panel.core.health import healthz  # noqa: E402
 from panel.core.sse import hub  # noqa: E402
 from panel.fleet.door import Door  # noqa: E402
 
@@ -29,24 +30,9 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     if path == "/v1" or path.startswith("/v1/"):
         await door(scope, receive, send)
     elif path == "/healthz":
-        await _healthz(scope, send)
+        await healthz(scope, receive, send)
     else:
         await django(scope, receive, send)
-
-
-async def _healthz(scope: Any, send: Any) -> None:
-    """Alive: no login, no database, no broker, any Host name."""
-    right = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
-    body = b"ok\n" if right else b""
-    headers = [
-        (b"content-type", b"text/plain"),
-        (b"content-length", b"%d" % len(body)),
-        (b"cache-control", b"no-store"),
-    ]
-    if not right:
-        headers.append((b"allow", b"GET, HEAD"))
-    await send({"type": "http.response.start", "status": 200 if right else 405, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
 async def _lifespan(receive: Any, send: Any) -> None:

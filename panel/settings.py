@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from panel.core import env, network
 from panel.core.secret_key import data_secret
+from panel.core.services_urls import database_settings, redis_urls
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 BERTH_DATA = env.path("BERTH_DATA", BASE_DIR / "var")
@@ -64,7 +65,6 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
-    "panel.core.health.Alive",  # first: /healthz answers whatever the rest would say
     "django.middleware.security.SecurityMiddleware",
     "panel.core.middleware.SecurityHeaders",
     "whitenoise.middleware.WhiteNoiseMiddleware",
@@ -106,8 +106,6 @@ TEMPLATES = [
 ]
 
 # --- database and broker ----------------------------------------------------------------------------------------------
-from panel.core.services_urls import database_settings, redis_urls  # noqa: E402  (needs BERTH_DATA)
-
 DATABASES = {"default": database_settings(env.text("DATABASE_URL"), BERTH_DATA)}
 REDIS_URL, CELERY_BROKER_URL = redis_urls(env.text("REDIS_URL"), BERTH_DATA)
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -1,18 +1,10 @@
 """Where each address goes. Rooms bring their own urls.py; this file only hangs them up."""
 
-from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 
 from panel.core import pages
 
-
-def healthz(request: HttpRequest) -> HttpResponse:
-    """Alive: no login, no database, no broker."""
-    return HttpResponse("ok\n", content_type="text/plain")
-
-
 urlpatterns = [
-    path("healthz", healthz),
     path("preferences", pages.preferences, name="preferences"),
     path("", include("deployments.urls")),
     path("", include("models_catalog.urls")),

@@ -96,14 +96,13 @@ def _listener(port: int) -> str:
 
 # --- database and broker ----------------------------------------------------------------------------------------------
 def database_answers() -> str:
-    """The server's version. A connection of its own: a pool would hide the reason behind its time limit."""
+    """The server's version."""
     import psycopg
-    from django.db import connections
 
-    values = connections["default"].get_connection_params()
-    plain = {key: value for key, value in values.items() if isinstance(value, str | int) and key != "client_encoding"}
+    from panel.core.database import own_connection
+
     try:
-        with psycopg.connect(**{"connect_timeout": 5, **plain}, autocommit=True) as connection:
+        with own_connection(connect_timeout=5) as connection:
             number = connection.info.server_version
             found = connection.execute("SHOW server_version").fetchone()
     except psycopg.OperationalError as exc:

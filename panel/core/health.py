@@ -1,30 +1,17 @@
-"""/healthz: this process is alive. No login, no database, no broker, any Host name."""
+"""/healthz: this process is alive. No login, no database, no broker, any Host name; a small ASGI app before Django."""
 
-from collections.abc import Callable
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.http import HttpRequest, HttpResponse
 
-PATH = "/healthz"
-
-
-class Alive:
-    """The first middleware, sync or async as the server wants it."""
-
-    sync_capable = async_capable = True
-
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
-
-    def __call__(self, request: HttpRequest) -> Any:
-        if request.path_info == PATH:
-            response = HttpResponse("ok\n", content_type="text/plain", headers={"Cache-Control": "no-store"})
-            return _later(response) if iscoroutinefunction(self) else response
-        return self.get_response(request)
-
-
-async def _later(response: HttpResponse) -> HttpResponse:
-    return response
+async def healthz(scope: Any, receive: Any, send: Any) -> None:
+    right = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+    body = b"ok\n" if right else b""
+    headers = [
+        (b"content-type", b"text/plain"),
+        (b"content-length", b"%d" % len(body)),
+        (b"cache-control", b"no-store"),
+    ]
+    if not right:
+        headers.append((b"allow", b"GET, HEAD"))
+    await send({"type": "http.response.start", "status": 200 if right else 405, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

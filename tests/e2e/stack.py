@@ -22,6 +22,7 @@ from django.core.management import call_command
 from django.db import connections
 from django.test import override_settings
 
+from panel.core.database import own_connection
 from tests.servers import Servers
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -251,12 +252,7 @@ def _close_pool() -> None:
 
 def _admin(statement: str) -> None:
     """Run one statement outside any database that is copied or dropped."""
-    import psycopg
-
-    connection = connections["default"]
     connections.close_all()
     _close_pool()
-    params = connection.get_connection_params()
-    plain = {key: params[key] for key in ("host", "port", "user", "password") if params.get(key)}
-    with psycopg.connect(**plain, dbname="postgres", autocommit=True) as admin:
+    with own_connection(dbname="postgres") as admin:
         admin.execute(statement)
