@@ -85,7 +85,7 @@ def _save(request: HttpRequest, form: DeploymentForm, row: Deployment | None) ->
         else:
             spec = form.to_spec(DeploymentSpec.model_validate(row.revision.spec))
             number = request.POST.get("revision", "")
-            base = int(number) if number.isdecimal() else None
+            base = int(number) if number.isdecimal() and len(number) < 10 else None
             services.edit(row, spec=spec, actor=request.actor, base_number=base)
     except Invalid as exc:
         put_errors(form, exc)

@@ -149,7 +149,7 @@ def _token_values(request: HttpRequest) -> dict[str, Any]:
     if request.content_type == "application/json":
         try:
             given = json.loads(request.body)
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise Invalid(message=_("This is no JSON.")) from exc
         if not isinstance(given, dict):
             raise Invalid(message=_("This is no JSON object."))

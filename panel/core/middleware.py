@@ -8,7 +8,7 @@ from django.utils import translation
 from django.utils.deprecation import MiddlewareMixin
 
 from panel.core.errors import PanelError
-from panel.core.pages import is_htmx, refuse
+from panel.core.pages import bad_request, is_htmx, refuse
 
 CSP = "; ".join(
     [
@@ -36,6 +36,12 @@ class Refusals(MiddlewareMixin):
 
     A redirect of an htmx request (a session that ended, say) is followed as a whole page, not into a fragment.
     """
+
+    def process_request(self, request: HttpRequest) -> HttpResponse | None:
+        """An address with a NUL is nobody's question, and PostgreSQL cannot be asked it; forms refuse it themselves."""
+        if "%00" in request.META.get("QUERY_STRING", "") or "\0" in request.path:
+            return bad_request(request, ValueError("NUL"))
+        return None
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         return refuse(request, exception) if isinstance(exception, PanelError) else None

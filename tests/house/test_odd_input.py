@@ -1,0 +1,94 @@
+"""Odd words in every field of every address: an answer in words, never a failure of the panel."""
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.test import Client
+
+from panel.accounts.models import User
+from tests.deployments import builders
+
+pytestmark = pytest.mark.django_db
+
+# "9" * 5000: Python refuses to read such a number. "\x00" is what PostgreSQL refuses.
+ODD = ["\0", "a\0b", "\\u0000", "'; DROP TABLE x; --", "<script>", "\u202e", "9" * 5000, "-1", "1e999", "²", "../../x"]
+READ = {
+    "/": ["q", "state", "page", "part"],
+    "/models/": ["q", "host", "show", "sort", "page"],
+    "/activity": ["q", "who", "kind", "on", "since", "before", "outcome"],
+    "/deployments/new": ["artifact"],
+    "/deployments/{row}/": ["kind", "part"],
+    "/runs/{run}/log": ["offset"],
+    "/login": ["next"],
+}
+DEPLOY = {
+    "artifact": "{artifact}", "name": "x1", "host": "", "device": "auto", "gpus": "", "gpu_count": "1",
+    "task": "generate", "extra_args": "", "restart": "never", "revision": "1",
+}  # fmt: skip
+WRITE = {
+    "/deployments/new": DEPLOY,
+    "/deployments/plan": DEPLOY,
+    "/deployments/{row}/edit": DEPLOY,
+    "/models/folders": {"host": "{host}", "path": "/x"},
+    "/models/folders/{host}/remove": {"path": "/x"},
+    "/models/scan": {"host": "{host}", "model": "1"},
+    "/hosts/{host}/engines/new": {"executable": "/x"},
+    "/account/tokens": {"name": "n", "days": "3"},
+    "/preferences": {"theme": "dark", "language": "en", "next": "/"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No broker here."""
+    monkeypatch.setattr("deployments.events.send", lambda pk: None)
+    monkeypatch.setattr("panel.core.sse.publish", lambda *args, **kwargs: True)
+
+
+@pytest.fixture
+def names() -> dict[str, Any]:
+    host = builders.make_host(gpus=1)
+    copy = builders.make_copy(host)
+    row = builders.make_deployment(copy, state="ready")
+    run = builders.make_run(row, copy)
+    builders.ready(row, run)
+    return {"host": host.pk, "artifact": copy.artifact_id, "row": row.pk, "run": run.pk}
+
+
+@pytest.fixture
+def admin() -> Client:
+    """A failure of a view reaches the test as the exception that it is."""
+    client = Client(headers={"Accept": "text/html", "Sec-Fetch-Mode": "navigate"})
+    client.force_login(User.objects.create_user(username="ada", role="admin"))
+    return client
+
+
+@pytest.mark.parametrize("path", READ)
+def test_odd_words_in_addresses(path: str, admin: Client, names: dict[str, Any]) -> None:
+    where = path.format(**names)
+    for name in READ[path]:
+        for odd in ODD:
+            for headers in ({}, {"HX-Request": "true"}):
+                answer = admin.get(f"{where}?{name}={quote(odd)}", headers=headers)
+                assert answer.status_code < 500, (name, odd[:20])
+                assert b"<script></script>" not in answer.content
+
+
+@pytest.mark.parametrize("path", WRITE)
+def test_odd_words_in_forms(path: str, admin: Client, names: dict[str, Any]) -> None:
+    form = {name: value.format(**names) for name, value in WRITE[path].items()}
+    for name in form:
+        for odd in ODD:
+            answer = admin.post(path.format(**names), {**form, name: odd})
+            assert answer.status_code < 500, (name, odd[:20])
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"[" * 100_000, b"null", b'{"name": [], "days": {}}', b'{"name": "\\u0000"}', b"\xff"]
+)
+def test_odd_json(body: bytes, admin: Client) -> None:
+    headers = {"Accept": "application/json"}
+    answer = admin.post("/account/tokens", body, content_type="application/json", headers=headers)
+    assert answer.status_code == 422
+    assert set(answer.json()) >= {"code", "message", "hint"}
