@@ -129,7 +129,7 @@ def read_log(row: Deployment) -> None:
     budget = READ_BYTES
     now = timezone.now().timestamp()
     while part.data and budget > 0:
-        state = phases.feed(part.data, state, now)
+        state = _fed(part.data, state, now, run)
         budget -= len(part.data)
         offset = part.end
         part = logstore.read(run.job_id, offset, logstore.MAX_READ)
@@ -141,6 +141,15 @@ def read_log(row: Deployment) -> None:
     )
     if changed and found != run.phases:
         events.announce(row.pk, state=row.state, name=row.name)
+
+
+def _fed(data: bytes, state: dict[str, Any], now: float, run: Run) -> dict[str, Any]:
+    """The parser's next state. Phases are for people: a log that the parser stumbles over must not hold up the run."""
+    try:
+        return phases.feed(data, state, now)
+    except Exception:
+        log.exception("a part of the log of run %s was passed over", run.pk)
+        return state
 
 
 def _started(run: Run) -> float:
@@ -185,11 +194,18 @@ def stop_run(claim: Claim, row: Deployment, failing: dict[str, Any] | None) -> N
     """Ask the host to end the run; with a reason when the run failed before its process did."""
     run = row.run
     with transaction.atomic():
+        _still_ours(claim, row)
         if failing:
             Run.objects.filter(pk=run.pk, ended_at=None).update(reason=failing)
         fleet.stop_job(run.job_id, grace_s=spec_of(row).grace_s)
         if row.state != State.STOPPING:
             move(claim, row, State.STOPPING, failing or {})
+
+
+def _still_ours(claim: Claim, row: Deployment) -> None:
+    """Lock the row, or raise LeaseLost: a worker that slept through its lease must not act on what was true before."""
+    if not claim.rows().select_for_update().filter(state=row.state, run=row.run_id).exists():
+        raise LeaseLost
 
 
 def end_run(claim: Claim, row: Deployment, to: State) -> None:
@@ -204,6 +220,7 @@ def end_run(claim: Claim, row: Deployment, to: State) -> None:
     ending = _explain(run, status) if failed else None
     reason = ending.reason if ending else {}
     with transaction.atomic():
+        _still_ours(claim, row)
         Run.objects.filter(pk=run.pk, ended_at=None).update(
             ended_at=timezone.now(),
             outcome="failed" if failed else "stopped",
@@ -215,16 +232,20 @@ def end_run(claim: Claim, row: Deployment, to: State) -> None:
         )
         fleet.release(str(run.pk))
         changes = _retry(row, run, bool(ending and ending.curable)) if to == State.FAILED else {}
-        if row.state != to and not move(claim, row, to, reason, **changes):
-            raise LeaseLost
+        if row.state != to:
+            move(claim, row, to, reason, **changes)
     events.room_changed()
 
 
 def end_with(claim: Claim, row: Deployment, to: State, reason: dict[str, Any]) -> None:
     """End a run that never got a process, for a reason of the panel's own."""
-    Run.objects.filter(pk=row.run_id, ended_at=None).update(ended_at=timezone.now(), outcome="failed", reason=reason)
-    fleet.release(str(row.run_id))
-    move(claim, row, to, reason)
+    with transaction.atomic():
+        _still_ours(claim, row)
+        Run.objects.filter(pk=row.run_id, ended_at=None).update(
+            ended_at=timezone.now(), outcome="failed", reason=reason
+        )
+        fleet.release(str(row.run_id))
+        move(claim, row, to, reason)
     events.room_changed()
 
 
@@ -232,8 +253,17 @@ def _explain(run: Run, status: dict[str, Any]) -> failure.Ending:
     """The first form of a diagnosis: how it ended, how far it got, the first error block of its log."""
     newest = logstore.tail_offset(run.job_id, failure.MAX_LOG_BYTES) if run.job is not None else 0
     parts = logstore.read_all(run.job_id, newest) if run.job is not None else ()
+    text = b"".join(part.data for part in parts)
+    try:
+        return _explained(text, run, status)
+    except Exception:  # an end must be written, whatever the log holds
+        log.exception("the log of run %s could not be explained", run.pk)
+        return _explained(b"", run, status)
+
+
+def _explained(text: bytes, run: Run, status: dict[str, Any]) -> failure.Ending:
     return failure.explain(
-        log=b"".join(part.data for part in parts),
+        log=text,
         phases=run.phases,
         exit_code=status.get("exit_code"),
         signal=status.get("signal"),

@@ -46,14 +46,18 @@ def reconcile(pk: int) -> None:
             return
         for _ in range(MAX_STEPS):
             row = load(pk)
-            if row is None:
+            if row is None or row.claim_token != claim.token:  # gone, or another worker's by now
                 return
             step = decide(situation(row))
             if isinstance(step, Wait):
                 if _rest(claim, row, step):
                     return
                 continue
-            do(claim, row, step)
+            try:
+                do(claim, row, step)
+            except acts.LeaseLost:
+                log.info("another worker has deployment %s now", pk)
+                return
         log.error("deployment %s did not come to rest in %d steps; looking again later", pk, MAX_STEPS)
         claim.rows().update(due_at=timezone.now() + timedelta(seconds=30))
 

@@ -1,6 +1,7 @@
 """The loop on the database: rounds, races, lost leases, reservations, sweeps. No broker and no host are needed."""
 
 import threading
+import uuid
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ from django.utils import timezone
 from deployments import acts, events, probe, services
 from deployments.gateway.ask import Answer
 from deployments.models import Deployment, Run, Transition
-from deployments.reconcile import reconcile, sweep
+from deployments.reconcile import load, reconcile, sweep
+from deployments.states import State
+from panel.core import claims
+from panel.fleet import logstore
 from panel.fleet.models import Host, Job, Reservation
 from tests.deployments import builders
 
@@ -205,6 +209,84 @@ def test_an_unproven_stop_keeps_its_memory_and_starts_nothing_beside_it(row: Dep
     row.refresh_from_db()
     assert (row.state, row.runs.count()) == ("starting", 2)
     assert Reservation.objects.get().holder == str(row.run_id)
+
+
+class Slept:
+    """A worker that decided, and slept through its lease before it acted: another one has the row now."""
+
+    def __init__(self, row: Deployment) -> None:
+        self.claim = claims.Claim(Deployment, row.pk)
+        assert self.claim.take()
+        self.row = load(row.pk)
+        Deployment.objects.filter(pk=row.pk).update(claim_token=uuid.uuid4())
+
+
+def started(row: Deployment) -> Deployment:
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert row.state == "starting"
+    say(row.run, state="running", port=1)
+    return row
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda claim, row: acts.stop_run(claim, row, {"code": "start.deadline", "params": {}}),
+        lambda claim, row: acts.end_run(claim, row, State.FAILED),
+        lambda claim, row: acts.end_with(claim, row, State.FAILED, {"code": "x", "params": {}}),
+    ],
+    ids=["stop_run", "end_run", "end_with"],
+)
+def test_who_slept_through_the_lease_writes_nothing(row: Deployment, act: Any) -> None:
+    slept = Slept(started(row))
+    with pytest.raises(acts.LeaseLost):
+        act(slept.claim, slept.row)
+    run = Run.objects.get()
+    assert (run.ended_at, run.reason, run.job.desired) == (None, {}, "run")
+    assert Reservation.objects.filter(holder=str(run.pk)).exists()
+    assert states(row)[-1] == "starting"
+
+
+def test_who_lost_the_lease_in_a_round_leaves_it(row: Deployment, monkeypatch) -> None:
+    """Not fifty more rounds that all write nothing."""
+    looked = []
+
+    def lose(claim: Any, step_row: Any, step: Any) -> None:
+        looked.append(step)
+        Deployment.objects.filter(pk=row.pk).update(claim_token=uuid.uuid4(), claim_until=timezone.now())
+
+    monkeypatch.setattr("deployments.reconcile.do", lose)
+    reconcile(row.pk)
+    assert len(looked) == 1
+
+
+def test_a_log_that_cannot_be_read_holds_up_no_end(row: Deployment, monkeypatch) -> None:
+    run = started(row).run
+    logstore.append(run.pk, 0, b"something\n")
+
+    def stumble() -> Any:
+        raise ZeroDivisionError
+
+    feed = acts.phases.feed
+    monkeypatch.setattr(acts.phases, "feed", lambda data, *more: stumble() if data else feed(data, *more))
+    say(run, state="ended", exit_code=3, log_size=10)
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert (row.state, row.reason["code"]) == ("failed", "exit.code")
+
+
+@pytest.mark.parametrize("words", ["Par\0is", "half \ud83d"])
+def test_an_answer_that_json_cannot_hold_is_an_answer(row: Deployment, monkeypatch, words: str) -> None:
+    started(row)
+    answer = Answer(200, "", 12.0, "engine", {"choices": [{"message": {"content": words}}]})
+    monkeypatch.setattr(probe, "ask", lambda *args, **kwargs: answer)
+    probe.ask_run(str(row.run_id))
+    assert Run.objects.get().answer["answer"].strip()
+    Run.objects.update(answer=None)
+    monkeypatch.setattr(probe, "ask", lambda *args, **kwargs: Answer(500, words, 1.0, "engine", None))
+    probe.ask_run(str(row.run_id))
+    assert Run.objects.get().probe["tries"] == 1
 
 
 def test_sweep_finds_due_rows_once(row: Deployment, monkeypatch) -> None:
