@@ -12,7 +12,8 @@ from pathlib import Path
 
 from benchmarks import measure
 from benchmarks.measure import LIMITS
-from tests.panel.running import Panel, free_port
+from tests.panel.running import Panel
+from tests.waiting import free_port
 
 IDLE_S = 10.0
 

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,9 @@ from panel.fleet.agent.jobs import Jobs
 from panel.fleet.agent.journal import Journal
 from panel.fleet.agent.orders import Order
 from tests.fakes.panel import TOKEN, FakePanel
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def until(what: Callable[[], Any], timeout_s: float = 20.0, why: str = "") -> Any:
-    """The first true value of `what()`."""
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        value = what()
-        if value:
-            return value
-        time.sleep(0.005)
-    raise AssertionError(f"waited in vain {why}")
 
 
 def marked(job_id: str) -> list[int]:

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from panel.fleet import wire
-from tests.agent.conftest import ROOT, Host, marked, until
+from tests.agent.conftest import ROOT, Host, marked
 from tests.fakes.panel import TOKEN, FakePanel
+from tests.waiting import until
 
 SLEEP = "print('up', flush=True); time.sleep(600)"
 

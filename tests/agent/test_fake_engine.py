@@ -13,9 +13,10 @@ import pytest
 from panel.fleet import wire
 from panel.fleet.agent import procs
 from panel.fleet.agent.gpus import Reading
-from tests.agent.conftest import Host, Table, marked, until
+from tests.agent.conftest import Host, Table, marked
 from tests.fakes.make_engine import make_fake_engine, make_fake_model
 from tests.fakes.panel import FakePanel
+from tests.waiting import until
 
 
 def start(host: Host, table: Table, **fake: Any) -> str:

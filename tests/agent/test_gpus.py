@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from panel.fleet.agent import gpus
-from tests.agent.conftest import ROOT, Host, marked, until
+from tests.agent.conftest import ROOT, Host, marked
 from tests.fakes.panel import FakePanel
+from tests.waiting import until
 
 SOURCE = ROOT / "tests/fakes/nvml/nvml.c"
 UUID = "GPU-8f6d2c1a-1111-2222-3333-444455556666"

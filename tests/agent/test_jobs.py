@@ -12,7 +12,8 @@ import pytest
 from panel.fleet import wire
 from panel.fleet.agent import procs
 from panel.fleet.agent.gpus import Reading
-from tests.agent.conftest import Host, Table, marked, until
+from tests.agent.conftest import Host, Table, marked
+from tests.waiting import until
 
 SLEEP = "time.sleep(600)"
 STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"

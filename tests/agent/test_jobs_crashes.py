@@ -14,8 +14,9 @@ from panel.fleet.agent import procs
 from panel.fleet.agent.gpus import Reading
 from panel.fleet.agent.journal import read_json, write_json
 from panel.fleet.agent.orders import Order
-from tests.agent.conftest import Host, Table, marked, until
+from tests.agent.conftest import Host, Table, marked
 from tests.agent.test_jobs import FAMILY, SLEEP, log_text, new_id
+from tests.waiting import until
 
 
 def test_a_killed_shim_leaves_the_engine_and_its_log(host: Host, table: Table) -> None:

@@ -14,7 +14,8 @@ import pytest
 from panel.fleet.agent import shim
 from panel.fleet.agent.keeper import Keeper
 from panel.fleet.agent.logfile import LogFile
-from tests.agent.conftest import Host, Table, until
+from tests.agent.conftest import Host, Table
+from tests.waiting import until
 
 KIB = 1 << 10
 MIB = 1 << 20

@@ -13,9 +13,10 @@ from panel.fleet import wire
 from panel.fleet.agent.client import Away, Client
 from panel.fleet.agent.config import Config
 from panel.fleet.agent.logs import Shipper
-from tests.agent.conftest import Host, Table, until
+from tests.agent.conftest import Host, Table
 from tests.agent.test_log_bound import pattern
 from tests.fakes.panel import TOKEN, FakePanel
+from tests.waiting import until
 
 SIZE = 6_000_000
 WRITE = """

@@ -13,7 +13,7 @@ import pytest
 
 from panel.fleet.agent import procs
 from panel.fleet.agent.procs import Ident, MarkerCache, Stat
-from tests.agent.conftest import until
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ import pytest
 
 from panel.fleet.agent.procs import boot_id
 from panel.fleet.agent.spawn import SHIM
-from tests.agent.conftest import marked, until
+from tests.agent.conftest import marked
+from tests.waiting import until
 
 
 class Shim:

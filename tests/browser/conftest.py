@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from tests.browser.server import Web, web_process
 from tests.servers import Servers
+from tests.web import Web, web_process
 
 CHROMIUM = os.environ.get("BERTH_TEST_CHROMIUM") or next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""

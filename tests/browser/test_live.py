@@ -10,8 +10,8 @@ from playwright.sync_api import Page, expect
 
 from panel.core import sse
 from tests.browser.checks import until
-from tests.browser.server import Web, web_process
 from tests.servers import Servers
+from tests.web import Web, web_process
 
 APP = "tests.browser.live_app:application"
 

@@ -12,8 +12,8 @@ import pytest
 from django.db import connection
 
 from panel.core import sse
-from tests.browser.server import Web, web_process
 from tests.servers import Servers
+from tests.web import Web, web_process
 
 APP = "tests.core.live_app:application"
 

@@ -1,14 +1,9 @@
 """The web process as it runs: uvicorn in a process of its own, the real database and broker, the door beside Django."""
 
 import asyncio
-import contextlib
 import json
 import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +18,12 @@ from panel.core import sse
 from panel.core.crypto import seal
 from panel.fleet.door import token_hash
 from panel.fleet.models import Host, Job
-from tests.door.conftest import EVENTS, Answer, Engine, chunk, eventually, raw, read_answer, request
+from tests.door.conftest import EVENTS, Answer, Engine, chunk, raw, read_answer, request
 from tests.servers import Servers
+from tests.web import web_process
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_factories=["asyncio"])]
 SECRET = "berth_web_process"
-
-
-@pytest.fixture
-def committed(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Rows that another process sees; taken away by hand, since a flush would ask to empty the append-only audit."""
-    with django_db_blocker.unblock():
-        yield
-        Deployment.objects.update(run=None, revision=None)
-        for model in (Run, Revision, Deployment, Job, Host, ApiToken, User):
-            model.objects.all().delete()
 
 
 def make_rows(port: int) -> Deployment:
@@ -60,35 +46,6 @@ def make_rows(port: int) -> Deployment:
     return row
 
 
-@contextlib.asynccontextmanager
-async def web(servers: Servers, data: Path) -> AsyncIterator[tuple[int, subprocess.Popen[bytes]]]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    command = [sys.executable, "-m", "uvicorn", "panel.asgi:application", "--fd", str(listener.fileno())]
-    process = subprocess.Popen(
-        [*command, "--lifespan", "on", "--timeout-graceful-shutdown", "3"],
-        env=servers.environment(data),
-        pass_fds=[listener.fileno()],
-    )
-    port = listener.getsockname()[1]
-    try:
-        await eventually(lambda: _alive(port, process), 30)
-        yield port, process
-    finally:
-        listener.close()
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-
-
-def _alive(port: int, process: subprocess.Popen[bytes]) -> bool:
-    assert process.poll() is None, "the web process ended"
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as probe:
-        probe.settimeout(1)
-        probe.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-        return probe.recv(100).startswith(b"HTTP/1.1 200")
-    return False
-
-
 async def send(port: int, data: bytes) -> Answer:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
@@ -102,47 +59,50 @@ def listing(**kwargs: Any) -> bytes:
     return request("/v1/models", method="GET", **{"token": SECRET, **kwargs})
 
 
-async def test_door_and_pages_in_one_process(servers: Servers, committed: None, tmp_path: Path) -> None:
-    async with Engine().listening() as engine, web(servers, tmp_path) as (port, process):
-        row = await sync_to_async(make_rows)(engine.port)
-        await sync_to_async(sse.publish)("door")
-
-        health = await send(port, request("/healthz", method="GET", token=None))
-        assert (health.status, health.body) == (200, b"ok\n")
-        assert (await send(port, request("/healthz", method="HEAD", token=None))).headers["content-length"] == "3"
-        assert (await send(port, request("/healthz", method="POST", token=None))).headers["allow"] == "GET, HEAD"
-        page = await send(port, request("/login", method="GET", token=None))
-        assert "x-berth-said-by" not in page.headers  # Django's
-        assert (await send(port, listing(token=None))).code == "token.missing"
-
-        await until(port, listing(), lambda got: got.status == 200 and got.json["data"], 2)
-        engine.script = raw(EVENTS + chunk(b"data: 1\n\n") + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
-        ask = request("/v1/chat/completions", body={"model": "tiny", "messages": [], "stream": True}, token=SECRET)
-        got = await send(port, ask)
-        assert (got.whole, got.body) == (True, b"data: 1\n\ndata: [DONE]\n\n")
-        assert engine.asked[0].headers["authorization"] == "Bearer k"
-
-        # An event reaches the door at once, also while nobody asks.
-        await sync_to_async(Deployment.objects.filter(pk=row.pk).update)(state="stopping")
-        await sync_to_async(sse.publish)("door")
-        await until(port, ask, lambda got: got.status == 503, 0.5)
-
-        # Without any event a revoked token stops within two seconds, while it is in use and after a rest.
-        await send(port, listing())
-        await sync_to_async(ApiToken.objects.update)(revoked_at=timezone.now())
-        revoked = time.monotonic()
-        await until(port, listing(), lambda got: got.status == 401, 2)
-        assert time.monotonic() - revoked < 2
-        await sync_to_async(ApiToken.objects.update)(revoked_at=None)
-        await asyncio.sleep(2)
-        assert (await send(port, listing())).status == 200
-
-        process.send_signal(signal.SIGTERM)
-        await eventually(lambda: process.poll() is not None, 5)
-        assert process.returncode in (0, -signal.SIGTERM)
+async def test_door_and_pages_in_one_process(servers: Servers, transactional_db: None, tmp_path: Path) -> None:
+    async with Engine().listening() as engine:
+        with web_process(servers, tmp_path) as web:
+            await talk(engine, int(web.url.rpartition(":")[2]))
+            await asyncio.to_thread(web.stop, within_s=5)
+            assert web.process.returncode in (0, -signal.SIGTERM)
     used = await ApiToken.objects.aget()
     await sync_to_async(connections.close_all)()
     assert used.last_used_at is not None and abs((timezone.now() - used.last_used_at).total_seconds()) < 30
+
+
+async def talk(engine: Engine, port: int) -> None:
+    row = await sync_to_async(make_rows)(engine.port)
+    await sync_to_async(sse.publish)("door")
+
+    health = await send(port, request("/healthz", method="GET", token=None))
+    assert (health.status, health.body) == (200, b"ok\n")
+    assert (await send(port, request("/healthz", method="HEAD", token=None))).headers["content-length"] == "3"
+    assert (await send(port, request("/healthz", method="POST", token=None))).headers["allow"] == "GET, HEAD"
+    page = await send(port, request("/login", method="GET", token=None))
+    assert "x-berth-said-by" not in page.headers  # Django's
+    assert (await send(port, listing(token=None))).code == "token.missing"
+
+    await until(port, listing(), lambda got: got.status == 200 and got.json["data"], 2)
+    engine.script = raw(EVENTS + chunk(b"data: 1\n\n") + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+    ask = request("/v1/chat/completions", body={"model": "tiny", "messages": [], "stream": True}, token=SECRET)
+    got = await send(port, ask)
+    assert (got.whole, got.body) == (True, b"data: 1\n\ndata: [DONE]\n\n")
+    assert engine.asked[0].headers["authorization"] == "Bearer k"
+
+    # An event reaches the door at once, also while nobody asks.
+    await sync_to_async(Deployment.objects.filter(pk=row.pk).update)(state="stopping")
+    await sync_to_async(sse.publish)("door")
+    await until(port, ask, lambda got: got.status == 503, 0.5)
+
+    # Without any event a revoked token stops within two seconds, while it is in use and after a rest.
+    await send(port, listing())
+    await sync_to_async(ApiToken.objects.update)(revoked_at=timezone.now())
+    revoked = time.monotonic()
+    await until(port, listing(), lambda got: got.status == 401, 2)
+    assert time.monotonic() - revoked < 2
+    await sync_to_async(ApiToken.objects.update)(revoked_at=None)
+    await asyncio.sleep(2)
+    assert (await send(port, listing())).status == 200
 
 
 async def until(port: int, data: bytes, there: Any, seconds: float) -> None:

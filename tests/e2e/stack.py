@@ -6,11 +6,10 @@ Times of the loop are short. Each process can be killed and started again by nam
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from django.test import override_settings
 
 from panel.core.database import own_connection
 from tests.servers import Servers
+from tests.waiting import free_port, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FAST = {
@@ -36,27 +36,6 @@ FAST = {
 }
 
 
-PATIENCE = 3.0  # limits are for a quiet machine; a busy one is slower, not wrong
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def until(what: Callable[[], Any], *, timeout: float = 20.0, why: str = "") -> Any:
-    """Poll until `what()` is true; its value. AssertionError with `why` and the last value after `timeout` seconds."""
-    end = time.monotonic() + timeout * PATIENCE
-    value = None
-    while time.monotonic() < end:
-        value = what()
-        if value:
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"not within {timeout:g} s: {why or what} (last: {value!r})")
-
-
 class Stack:
     """The processes of one Berth, and shortcuts to speak with it."""
 
@@ -65,7 +44,7 @@ class Stack:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.models = folder / "models"
-        self.engines = folder / "engines"
+        self.engines = Path((env or {}).get("BERTH_ENGINE_CACHE", folder / "engines"))
         self.data = folder / "data"
         for path in (self.models, self.engines, self.data):
             path.mkdir(exist_ok=True)

@@ -10,8 +10,9 @@ from deployments.models import Deployment
 from models_catalog.models import Copy
 from panel.fleet import logstore
 from panel.fleet.models import Job, Reservation
-from tests.e2e.stack import Stack, until
+from tests.e2e.stack import Stack
 from tests.fakes.make_engine import make_fake_model
+from tests.waiting import until
 
 NEVER = {"restart": {"policy": "never"}}
 

@@ -9,8 +9,9 @@ from panel.accounts.models import User
 from panel.audit.models import Event
 from panel.fleet import logstore
 from panel.fleet.models import Host, Reservation
-from tests.e2e.stack import Stack, until
+from tests.e2e.stack import Stack
 from tests.fakes.make_engine import make_fake_gguf, make_fake_model
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,8 +12,9 @@ from deployments.models import Transition
 from panel.audit.models import Event
 from panel.fleet import logstore
 from panel.fleet.models import Reservation
-from tests.e2e.stack import Stack, until
+from tests.e2e.stack import Stack
 from tests.fakes.make_engine import make_fake_model
+from tests.waiting import until
 
 PARTS = ["web", "worker", "agent"]
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.panel.running import ROOT, Panel, free_port
+from tests.panel.running import ROOT, Panel
+from tests.waiting import free_port
 
 
 @pytest.mark.integration

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from panel import lock
-from tests.panel.running import Panel, free_port
+from tests.panel.running import Panel
+from tests.waiting import free_port
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.integration

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from deployments.spec import DeploymentSpec
 from panel.fleet.agent.flag_schema import probe_runtime
 from tests.fakes.engine import FLAGS, MODES
 from tests.fakes.make_engine import make_fake_engine, make_fake_model
+from tests.waiting import until
 
 ROWS = tuple(json.loads(FLAGS.read_text(encoding="utf-8")))
 
@@ -51,13 +51,6 @@ class Running:
                 return reply.status, json.load(reply)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
 
 
 def reachable(port: int) -> bool:

@@ -1,4 +1,4 @@
-"""A web process for tests: `python -m tests.browser.serve module:application [seconds of grace]`.
+"""A web process for tests: `python -m tests.serve module:application [seconds of grace]`.
 
 Binds a free loopback port, prints it on one line, and serves until TERM, as the real one does.
 """

@@ -1,4 +1,4 @@
-"""Starts the web process of tests/browser/serve.py as a child, against the test database and the test broker."""
+"""Starts the web process of tests/serve.py as a child, against the test database and the test broker."""
 
 import signal
 import subprocess
@@ -14,7 +14,7 @@ from django.conf import settings
 
 from tests.servers import Servers
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass
@@ -47,7 +47,7 @@ def web_process(
     env = servers.environment(settings.BERTH_DATA, PYTHONPATH=str(ROOT), **extra)
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.browser.serve", application],
+            [sys.executable, "-m", "tests.serve", application],
             stdout=subprocess.PIPE, stderr=out, cwd=ROOT, env=env, start_new_session=True,
         )  # fmt: skip
     try:
