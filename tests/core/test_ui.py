@@ -90,17 +90,13 @@ ESCAPED = "&lt;script&gt;"
 def test_everything_is_escaped() -> None:
     page = render(
         "{% icon e %}{% state 'ok' e %}{% measured e %}{% estimated e %}{% copy 'c' e e text=e %}{% avatar e %}"
-        "{% step 'now' e e e e 12 e %}{% log_line 1 e 'info' e e %}{% bar segments 10 e %}{% meter 1 2 e e %}"
+        "{% step 'now' e e e e 12 e %}{% bar segments 10 e %}"
         "{% note 'warn' e %}{{ e }}{% endnote %}{% log_panel 'l' e e job=e download=e %}",
         e=EVIL,
         segments=[("w", 5, EVIL)],
     )
     assert "<script" not in page
     assert page.count(ESCAPED) > 15
-
-
-def test_log_line_shows_control_characters_as_text() -> None:
-    assert "<b>" not in render("{% log_line 1 '' 'error' t %}", t="<b>\x1b[31mred</b>")
 
 
 def test_bar_never_exceeds_its_width() -> None:

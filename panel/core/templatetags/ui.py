@@ -115,18 +115,6 @@ def step(
     }
 
 
-@register.simple_tag
-def log_line(number: Any, time: Any, level: str, text: Any, tag: Any = "", cls: str = "", id: str = "") -> SafeString:
-    """One line of a log: level info, warning, error or panel (a line of Berth itself). `text` is escaped as text."""
-    word = {"info": "", "warning": "WARN", "error": "ERROR", "panel": "BERTH"}[level]
-    mark = format_html('<span class="tag">{}</span>', tag) if tag else ""
-    return format_html(
-        '<div class="{}" data-kind="{}" id="{}"><span class="no">{}</span><time>{}</time><span class="lv">{}</span>'
-        "<span>{}{}</span></div>",
-        f"ln {cls}".strip(), level, id or f"L{number}", number, time, word, text, mark,
-    )  # fmt: skip
-
-
 @register.inclusion_tag("ui/log_panel.html")
 def log_panel(
     id: str, name: Any, url: str, job: Any = "", offset: int = 0, download: str = "", live: bool = True
@@ -150,14 +138,6 @@ def bar(segments: Iterable[Sequence[Any]], total: float, label: Any, cls: str = 
         x += width
     inner = format_html_join("", "{}", ((p,) for p in parts))
     return format_html('<svg class="{}" role="img" aria-label="{}">{}</svg>', f"bar {cls}".strip(), label, inner)
-
-
-@register.simple_tag
-def meter(value: float, top: float, label: Any, text: Any = "") -> SafeString:
-    """A native meter from 0 to `top`; `text` is what old browsers show."""
-    return format_html(
-        '<meter min="0" max="{}" value="{}" aria-label="{}">{}</meter>', f"{top:g}", f"{value:g}", label, text
-    )
 
 
 @register.simple_block_tag

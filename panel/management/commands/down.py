@@ -46,11 +46,12 @@ class Command(BaseCommand):
         """Want everything stopped, and wait until it is: so the record says who stopped what, and when."""
         from deployments.models import Run
         from deployments.services import stop_all
+        from panel.accounts.actor import Actor
 
         deadline = time.monotonic() + timeout
         said = -1
         try:
-            stop_all(actor=None)
+            stop_all(actor=Actor.shell())
             while (left := Run.objects.filter(ended_at=None).count()) and time.monotonic() < deadline:
                 if left != said:
                     self.stdout.write(_("Waiting for %(count)s engines to stop …") % {"count": left})
