@@ -28,7 +28,7 @@ class Badge:
 
 @dataclass(frozen=True)
 class StepView:
-    kind: str  # yes, now, no, todo, skip
+    kind: str  # yes, now, no, todo, over
     name: str
     detail: str = ""
     took: str = ""
@@ -80,7 +80,7 @@ def steps(run: Run, usual: dict[str, Any], *, failed: bool = False) -> list[Step
     """The eight steps with what each took and usually takes."""
     found = []
     for s in queries.steps_of(run):
-        kind = "no" if failed and s.state == "now" else s.state
+        kind = "no" if failed and s.state == "now" else "over" if s.state == "skip" else s.state
         value = 100 * s.done / s.total if kind == "now" and s.total and s.done is not None else None
         going = kind == "now" and s.start is not None and run.ended_at is None
         seconds = timezone.now().timestamp() - (s.start or 0) if going else s.seconds

@@ -1,5 +1,6 @@
 """What people want: each act writes intent and its audit row in one transaction, then nudges the loop."""
 
+from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -17,6 +18,7 @@ from panel import audit
 from panel.core.errors import Conflict, Invalid
 from panel.core.mask import mask
 
+PRESSED_TWICE = timedelta(minutes=1)
 NAME_HINT = _("Use 1 to 63 small letters, digits, dots and dashes; begin and end with a letter or digit.")
 
 
@@ -67,7 +69,10 @@ def _locked(deployment: Deployment) -> Deployment:
 
 @transaction.atomic
 def create(*, name: str, spec: DeploymentSpec, actor: Any, start: bool = True) -> Deployment:
-    """A new deployment with its first revision. Raises Invalid for a bad or taken name."""
+    """A new deployment with its first revision. Raises Invalid for a bad or taken name.
+
+    The same again by the same person within a minute is a button pressed twice, and gives the one that was made.
+    """
     _check_name(name)
     _check_artifact(spec)
     who = _who(actor)
@@ -81,6 +86,8 @@ def create(*, name: str, spec: DeploymentSpec, actor: Any, start: bool = True) -
                 **who,
             )
     except IntegrityError as exc:
+        if twin := _made_just_now(name, spec, actor):
+            return twin
         raise Invalid({"name": _("There is already a deployment with this name.")}) from exc
     deployment.revision = _revise(deployment, spec, actor)
     deployment.save(update_fields=["revision"])
@@ -88,6 +95,16 @@ def create(*, name: str, spec: DeploymentSpec, actor: Any, start: bool = True) -
     audit.record("deployment.created", deployment, actor=actor, after=after)
     events.nudge_on_commit(deployment.pk)
     return deployment
+
+
+def _made_just_now(name: str, spec: DeploymentSpec, actor: Any) -> Deployment | None:
+    if _id(actor) is None:
+        return None
+    since = timezone.now() - PRESSED_TWICE
+    rows = Deployment.objects.filter(name=name, deleted_at=None, created_by_id=_id(actor), created_at__gt=since)
+    row = rows.select_related("revision").first()
+    same = row is not None and row.revision is not None and row.revision.spec == spec.model_dump(mode="json")
+    return row if same else None
 
 
 @transaction.atomic

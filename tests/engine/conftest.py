@@ -40,8 +40,9 @@ def berth(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
     """Web, worker and agent; the agent finds the engine and the model by itself."""
-    with django_db_blocker.unblock(), running(servers, tmp_path_factory.mktemp("real"), env=PATIENT) as stack:
-        stack.engines, stack.models = engine_cache, engine_cache / "models"
-        stack.env |= {"BERTH_ENGINE_CACHE": str(engine_cache), "PATH": os.environ["PATH"]}
+    env = {**PATIENT, "BERTH_ENGINE_CACHE": str(engine_cache), "PATH": os.environ["PATH"]}
+    with django_db_blocker.unblock(), running(servers, tmp_path_factory.mktemp("real"), env=env) as stack:
+        stack.url = f"http://localhost:{stack.port}"  # as it is shown to people
+        stack.models = engine_cache / "models"
         stack.start_all()
         yield stack

@@ -31,7 +31,7 @@ STATE_ICONS = {
     "lost": "plug-connected-x",
     "wait": "hourglass",
 }
-STEP_ICONS = {"yes": "check", "now": "loader-2", "no": "x", "todo": "circle-dashed", "skip": "point"}
+STEP_ICONS = {"yes": "check", "now": "loader-2", "no": "x", "todo": "circle-dashed", "over": "point"}
 NOTE_ICONS = {"": "info-circle", "warn": "alert-triangle", "bad": "alert-circle", "ok": "circle-check"}
 
 
@@ -94,13 +94,13 @@ def avatar(name: Any) -> SafeString:
 def step(
     kind: str, name: Any, detail: Any = "", took: Any = "", usual: Any = "", value: float | None = None, label: Any = ""
 ) -> dict[str, Any]:
-    """One step of a timeline: kind yes, now, no, todo or skip (passed over); `value` is per cent done."""
+    """One step of a timeline: kind yes, now, no, todo or over (passed over); `value` is per cent done."""
     words = {
         "yes": _("done"),
         "now": _("in progress"),
         "no": _("failed"),
         "todo": _("not started"),
-        "skip": _("not needed here"),
+        "over": _("not needed here"),
     }
     return {
         "kind": kind,
