@@ -37,7 +37,7 @@ M = TypeVar("M", bound=wire.Message)
 class NotYours(PanelError):
     code = "link.token"
     message = "This host token is not known here."
-    hint = "Join the host again from the hosts page."
+    hint = "Start the panel on this machine again (make up): it gives its own agent a new token."
     status = 401
 
 

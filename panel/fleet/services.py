@@ -218,7 +218,7 @@ def join(request: wire.JoinRequest) -> wire.JoinReply:
         raise PanelError(
             "join.code",
             _("This code is not valid."),
-            _("Make a new one on the hosts page; it lives 15 minutes."),
+            _("Each code works once, for 15 minutes. Ask an admin of the panel for a new one."),
             status=403,
         )
     token = secrets.token_urlsafe(32)

@@ -27,7 +27,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, required=True, help="folder with agent.json; jobs and logs live there too")
     parser.add_argument("--stop-all", action="store_true", help="stop every job of this folder, then leave")
     parser.add_argument("--grace", type=float, help="with --stop-all: seconds between TERM and KILL")
-    parser.add_argument("--join", metavar="URL", help="join the panel at URL with the code from its hosts page")
+    parser.add_argument("--join", metavar="URL", help="join the panel at URL with a one-time code")
     parser.add_argument("--code", help="with --join: the one-time code (or set BERTH_JOIN_CODE)")
     parser.add_argument("--ca-file", help="with --join: the certificate authority of the panel's certificate")
     return parser.parse_args(argv)

@@ -21,7 +21,7 @@ class Command(BaseCommand):
         create.add_argument("user")
         create.add_argument("name", help="what it is for")
         create.add_argument("--days", type=int, help="ends after so many days (without it: never)")
-        create.add_argument("--scope", choices=Scope.values, default=Scope.DOOR.value)
+        create.add_argument("--scope", choices=[Scope.DOOR.value], default=Scope.DOOR.value)
         listing = acts.add_parser("list", help="tokens, newest first")
         listing.add_argument("user", nargs="?")
         revoke = acts.add_parser("revoke", help="end a token for good")
