@@ -136,7 +136,7 @@ def run_row(run: Run) -> dict[str, Any]:
         "badge": shown,
         "why": why.text if why else "",
         "where": f"{engine(run)} · {place(run)}",
-        "ran": (end - run.created_at).total_seconds(),
+        "ran": (end - run.created_at).total_seconds() if run.ready_at or run.ended_at else None,
     }
 
 

@@ -187,7 +187,8 @@ def use(page: Page, berth: Stack, shoot: Camera) -> None:
     paste_the_examples(page, berth, token)
     page.get_by_label("Your message").fill("What is the capital of France?")
     page.get_by_role("button", name="Send").click()
-    expect(page.locator("#chat .msg").last).to_contain_text("Paris", timeout=180_000)
+    expect(page.locator("#chat .msg")).to_have_count(4, timeout=180_000)
+    expect(page.locator("#chat .msg").last).to_contain_text("Paris")
     expect(page.locator("#chat .note.bad")).to_have_count(0)
     shoot(page, "asked")
 
