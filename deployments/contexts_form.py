@@ -1,5 +1,7 @@
 """What the deploy form and its plan show: models to choose, places, and what would happen. Nothing is written here."""
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -11,10 +13,13 @@ from deployments.models import Deployment
 from deployments.preflight import Check
 from deployments.spec import NAME
 from deployments.wording import words
+from models_catalog import queries as catalog
 from models_catalog.models import Artifact, Copy
+from models_catalog.serving import obstacles
+from models_catalog.wording import of_serving
 from panel.core.errors import Invalid
 from panel.core.templatetags.ui import approx, gib, size
-from panel.fleet.models import Gpu, Host
+from panel.fleet.models import Gpu, Host, Runtime
 from panel.fleet.wording import ENGINES
 
 EXPERT = ("host", "device", "gpus", "gpu_memory_utilization", "kv_cache_gib", "dtype", "extra_args", "restart")
@@ -28,23 +33,37 @@ def form(deploy: DeploymentForm, row: Deployment | None) -> dict[str, Any]:
         "form": deploy,
         "d": row,
         "title": _("Settings of %(name)s") % {"name": row.name} if row else _("Deploy a model"),
-        "models": [_choice(artifact, copies, chosen) for artifact, copies in queries.deployable()],
+        "models": _choices(chosen),
         "hosts": list(Host.objects.only("pk", "name")),
         "chosen_gpus": deploy["gpus"].value() or [],
         "expert_open": expert_errors or row is not None,
     }
 
 
-def _choice(artifact: Artifact, copies: list[Copy], chosen: str) -> dict[str, Any]:
-    whole = [copy for copy in copies if copy.usable]
-    where = ", ".join(sorted({copy.host.name for copy in whole or copies}))
-    problem = words(copies[0].problems[0]) if not whole else None
+def _choices(chosen: str) -> list[dict[str, Any]]:
+    """Every model that lies on a host, by name; those that cannot be deployed come last and say why."""
+    engines = catalog.engines()
+    taken = names_taken()
+    found = [_choice(artifact, copies, engines, chosen) for artifact, copies in queries.deployable()]
+    for choice in found:  # what the page fills in when the model is chosen
+        artifact = choice["artifact"]
+        choice["suggest"] = json.dumps({"f-name": free_name(artifact.model.name, taken), "f-task": task_of(artifact)})
+    return sorted(found, key=lambda choice: bool(choice["problem"]))
+
+
+def _choice(artifact: Artifact, copies: list[Copy], engines: Sequence[Runtime], chosen: str) -> dict[str, Any]:
+    where = ", ".join(sorted({copy.host.name for copy in copies if copy.usable} or {copy.host.name for copy in copies}))
+    obstacle = next(iter(obstacles(artifact, copies, engines)), None)
+    is_chosen = str(artifact.pk) == chosen
     return {
+        "artifact": artifact,
         "id": artifact.pk,
         "name": artifact.model.name,
-        "chosen": str(artifact.pk) == chosen,
+        "chosen": is_chosen,
         "facts": " · ".join(part for part in (size(artifact.size_bytes), artifact.label, where) if part),
-        "problem": problem.text if problem else "",
+        "problem": of_serving(obstacle).text if obstacle else "",
+        # An engine may still come, and the settings of a deployment keep the model that they have.
+        "closed": obstacle is not None and obstacle["code"] != "no_engine" and not is_chosen,
     }
 
 
@@ -60,17 +79,24 @@ def first_values(artifact: str) -> dict[str, Any]:
     if artifact.isdecimal() and len(artifact) < 19:
         found = Artifact.objects.select_related("model").filter(pk=int(artifact)).first()
     if found is not None:
-        values |= {"artifact": found.pk, "name": free_name(found.model.name)}
-        tasks = found.facts.get("tasks") or ["generate"]
-        values["task"] = tasks[0] if tasks[0] in ("generate", "embed", "score") else "generate"
+        values |= {"artifact": found.pk, "name": free_name(found.model.name, names_taken()), "task": task_of(found)}
     return values
 
 
-def free_name(model: str) -> str:
+def task_of(artifact: Artifact) -> str:
+    """What the model is for, as far as the form offers it."""
+    tasks = artifact.facts.get("tasks") or ["generate"]
+    return tasks[0] if tasks[0] in ("generate", "embed", "score") else "generate"
+
+
+def names_taken() -> set[str]:
+    return set(Deployment.objects.filter(deleted_at=None).values_list("name", flat=True))
+
+
+def free_name(model: str, taken: set[str]) -> str:
     """A deployment name from a model's name that nobody uses yet."""
     base = "".join(c if c.isascii() and c.isalnum() else "-" for c in model.lower().rpartition("/")[2])
     base = "-".join(part for part in base.split("-") if part)[:50].strip("-.") or "model"
-    taken = set(Deployment.objects.filter(deleted_at=None, name__startswith=base).values_list("name", flat=True))
     name = next(n for i in range(1, 10_000) if (n := base if i == 1 else f"{base}-{i}") not in taken)
     return name if NAME.match(name) else "model"
 

@@ -26,7 +26,11 @@ const span = seconds => {
 // --- filters: a search box and one radio group narrow what [data-kind] shows -----------------------------------------
 const shown = (el, q, kind) =>
   (kind === 'all' || el.dataset.kind.split(' ').includes(kind)) && (!q || el.textContent.toLowerCase().includes(q));
-const asked = box => [($('input[type=search]', box)?.value || '').trim().toLowerCase(), $('input[type=radio]:checked', box)?.value || 'all'];
+const narrows = (box, input) => !input.closest(box.dataset.filter);  // a radio inside what is filtered is a choice, not a filter
+const asked = box => [
+  ($('input[type=search]', box)?.value || '').trim().toLowerCase(),
+  $$('input[type=radio]:checked', box).find(radio => narrows(box, radio))?.value || 'all',
+];
 function filter(box) {
   const [q, kind] = asked(box), items = $$('[data-kind]', $(box.dataset.filter));
   for (const el of items) el.hidden = !shown(el, q, kind);
@@ -35,14 +39,22 @@ function filter(box) {
   say(n + ' / ' + items.length);
 }
 let typing = 0;
+// data-suggest='{"id of a field": "value"}' on a choice: fills fields that nobody has typed into.
+function suggest(choice) {
+  for (const [id, value] of Object.entries(JSON.parse(choice.dataset.suggest))) {
+    const field = document.getElementById(id);
+    if (field && !(field.dataset.typed && field.value)) field.value = value;
+  }
+}
 document.addEventListener('input', e => {
   const t = e.target, box = t.closest('[data-filter]');
+  if (t.dataset.suggest) suggest(t); else t.dataset.typed = 'yes';
   if (t.name === 'theme' && t.closest('.prefs')) {
     kept.theme = t.value; setTheme(t.value);
     const form = t.closest('form');
     if (form.dataset.keep) fetch(form.action, { method: 'POST', headers: csrf(), body: new FormData(form) }).catch(() => {}); // only a preference
   }
-  if (box && t.matches('[type=search], [type=radio]')) { clearTimeout(typing); typing = setTimeout(filter, 120, box) }
+  if (box && t.matches('[type=search], [type=radio]') && narrows(box, t)) { clearTimeout(typing); typing = setTimeout(filter, 120, box) }
 });
 document.addEventListener('submit', e => { if (e.target.matches('[data-filter]')) e.preventDefault() });
 
