@@ -28,6 +28,16 @@ def kind_of(row: Deployment) -> str:
     return KINDS.get(State(row.state), "moving")
 
 
+def look_of(row: Deployment) -> str:
+    """What the page's frame is made of: its kind and, on the way, the job whose log it follows.
+
+    Parts of a page refresh themselves; when the look differs, the page is loaded whole.
+    """
+    kind, run = kind_of(row), row.run
+    follows = kind == "moving" and run is not None and run.job_id is not None and run.ended_at is None
+    return f"{kind}-{run.job_id}" if run is not None and follows else kind
+
+
 # --- one deployment -------------------------------------------------------------------------------------------------
 
 
@@ -38,6 +48,7 @@ def detail(row: Deployment, *, may_operate: bool, may_delete: bool) -> dict[str,
         "d": row,
         "run": run,
         "kind": kind,
+        "look": look_of(row),
         "badge": badge(row.state),
         "summary": _summary(row),
         "reason": words(row.reason),
@@ -119,6 +130,8 @@ def moving(row: Deployment) -> dict[str, Any]:
 def _lead(row: Deployment, left: float | None) -> str:
     if row.state == State.STARTING and left is not None:
         return approx(_("%(time)s left") % {"time": rough(left)}) if left > 0 else _("It takes longer than usual")
+    if row.state == State.QUEUED and not row.reason:  # nobody has looked yet whether there is room
+        return _("Choosing a place")
     return {
         State.QUEUED: _("It waits for room"),
         State.PLACING: _("Choosing a place"),
@@ -153,7 +166,8 @@ def _deadline(row: Deployment, now: dt.datetime) -> str:
         return ""  # it waits until there is room, or someone stops it
     left = rough((row.deadline_at - now).total_seconds())
     if row.state == State.STARTING:
-        return _("Not ready within %(time)s? Berth then ends it and says here why, and what to do.") % {"time": left}
+        text = _("If it is not ready within %(time)s, Berth ends it and says here why, and what to do.")
+        return text % {"time": left}
     return _("If this is not done within %(time)s, Berth says here what holds it up.") % {"time": left}
 
 

@@ -133,8 +133,8 @@ def plan(request: HttpRequest) -> HttpResponse:
 @right("deployments.view")
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
     row = queries.one(pk)
-    kind = request.GET.get("kind")
-    if kind is not None and kind != contexts.kind_of(row):  # another state's page: load it whole
+    look = request.GET.get("look")
+    if look is not None and look != contexts.look_of(row):  # another state's page, or another log: load it whole
         return go(request, reverse("deployment", args=[pk]))
     rights = {
         "may_operate": can(request.actor, "deployments.operate"),

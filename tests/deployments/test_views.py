@@ -157,10 +157,37 @@ def test_a_part_for_another_state_loads_the_page_anew(as_, copy) -> None:
     row = builders.make_deployment(copy, state="ready")
     builders.ready(row, builders.make_run(row, copy))
     address = reverse("deployment", args=[row.pk])
-    answer = as_("viewer").get(address, {"part": "live", "kind": "moving"}, headers={"HX-Request": "true"})
+    answer = as_("viewer").get(address, {"part": "live", "look": "moving"}, headers={"HX-Request": "true"})
     assert (answer.status_code, answer["HX-Redirect"]) == (204, address)
-    same = as_("viewer").get(address, {"part": "live", "kind": "ready"}, headers={"HX-Request": "true"})
+    same = as_("viewer").get(address, {"part": "live", "look": "ready"}, headers={"HX-Request": "true"})
     assert same.status_code == 200 and "<html" not in text(same)
+
+
+def test_a_page_opened_before_the_job_gets_the_log_when_there_is_one(as_, copy) -> None:
+    row = builders.make_deployment(copy, state="queued")
+    address = reverse("deployment", args=[row.pk])
+    before = as_("viewer").get(address)
+    asks = {"part": "live", "look": before.context["look"]}
+    assert 'data-log="' not in text(before)
+    assert as_("viewer").get(address, asks, headers={"HX-Request": "true"}).status_code == 200
+    builders.make_run(row, copy)
+    Deployment.objects.filter(pk=row.pk).update(state="starting")
+    answer = as_("viewer").get(address, asks, headers={"HX-Request": "true"})
+    assert (answer.status_code, answer["HX-Redirect"]) == (204, address)
+    after = as_("viewer").get(address)
+    assert 'data-log="' in text(after)
+    again = as_("viewer").get(address, {"part": "live", "look": after.context["look"]}, headers={"HX-Request": "true"})
+    assert "<title>team-chat · Starting" in text(again), "the tab says the state too"
+
+
+def test_the_form_lists_what_cannot_be_deployed_last_and_closed(as_, copy) -> None:
+    gguf = builders.make_copy(copy.host, "A-first-by-name")
+    gguf.artifact.format = "gguf"  # no configuration beside it
+    gguf.artifact.save()
+    page = text(as_("operator").get(reverse("deployment-new")))
+    open_one, closed = page.index(copy.artifact.model.name), page.index("A-first-by-name")
+    assert open_one < closed
+    assert "disabled required" in page[open_one:closed] and "needs config.json" in page[closed:]
 
 
 def test_the_record_of_a_deleted_deployment_stays(as_, copy) -> None:
