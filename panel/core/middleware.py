@@ -38,8 +38,8 @@ class Refusals(MiddlewareMixin):
     """
 
     def process_request(self, request: HttpRequest) -> HttpResponse | None:
-        """An address with a NUL is nobody's question, and PostgreSQL cannot be asked it; forms refuse it themselves."""
-        if "%00" in request.META.get("QUERY_STRING", "") or "\0" in request.path:
+        """A query with a NUL is nobody's question, and PostgreSQL cannot be asked it; forms refuse it themselves."""
+        if "%00" in request.META.get("QUERY_STRING", ""):
             return bad_request(request, ValueError("NUL"))
         return None
 
