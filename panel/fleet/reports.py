@@ -18,6 +18,7 @@ def take_report(host: Host, report: wire.Report) -> wire.ReportReply:
     now = timezone.now()
     changed: list[Job] = []
     with transaction.atomic():
+        services.lock_host(host.pk)
         changes: dict[str, Any] = {"last_seen_at": now, "lost_at": None, "agent_version": report.agent_version[:32]}
         if report.facts is not None:
             changes |= _facts(host, report.facts, now)

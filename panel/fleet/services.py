@@ -42,6 +42,13 @@ def digest(secret: str) -> str:
 # --- work -----------------------------------------------------------------------------------------------------------
 
 
+def lock_host(host_id: int) -> None:
+    """Hold the host's row until the commit. Whoever writes several kinds of its rows takes it first, then GPUs, then
+    jobs: reports, stops and releases come at the same time, and in two orders they would deadlock.
+    """
+    list(Host.objects.select_for_update(no_key=True).filter(pk=host_id).values_list("pk"))
+
+
 def bump(host_id: int) -> None:
     """A host's work changed: grow its revision and wake its long-poll after the commit."""
     Host.objects.filter(pk=host_id).update(work_rev=F("work_rev") + 1)
@@ -77,7 +84,10 @@ def stop_job(job_id: uuid.UUID, *, grace_s: float | None = None) -> bool:
         changes["grace_s"] = grace_s
     job = Job.objects.filter(pk=job_id, open=True).exclude(desired="stop")
     host_id = job.values_list("host_id", flat=True).first()
-    if host_id is None or not job.update(**changes):
+    if host_id is None:
+        return False
+    lock_host(host_id)
+    if not job.update(**changes):
         return False
     bump(host_id)
     return True
@@ -132,7 +142,8 @@ def reserve(holder: str, host: Host, shares: Iterable[Share]) -> None:
 @transaction.atomic
 def release(holder: str) -> None:
     """Give back all that a holder claimed; a second call finds nothing."""
-    for row in Reservation.objects.select_for_update().filter(holder=holder).order_by("gpu_id"):
+    rows = Reservation.objects.select_for_update().filter(holder=holder)
+    for row in rows.order_by(F("gpu_id").asc(nulls_first=True)):  # the host's RAM first, as in `reserve`
         if row.gpu_id:
             Gpu.objects.filter(pk=row.gpu_id).update(reserved_mib=F("reserved_mib") - row.mib)
         else:

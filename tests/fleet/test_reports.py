@@ -1,11 +1,14 @@
 """What agents say: facts, job states, results; and what they may not do."""
 
 import json
+import threading
+import time
 import uuid
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
 from django.test import Client
 from django.utils import timezone
 
@@ -239,6 +242,43 @@ def test_bad_messages_are_refused_with_a_code(client: Client, host: Host, path, 
     answer = call(client, where, body, **query)
     assert answer.status_code == status
     assert set(answer.json()) == {"code", "message", "hint"}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("act", ["stop", "report"])
+def test_the_hosts_row_is_locked_before_its_jobs(host: Host, act: str) -> None:
+    """A report, a stop and a release at once: in two orders they would deadlock."""
+    job = services.order_job(host=host, task=engine_task())
+    acts = {
+        "stop": lambda: services.stop_job(job.pk),
+        "report": lambda: reports.take_report(host, report(id=str(job.pk), state="running", pid=7)),
+    }
+
+    def run() -> None:
+        acts[act]()
+        connection.close()
+
+    with transaction.atomic():
+        services.lock_host(host.pk)
+        other = threading.Thread(target=run)
+        other.start()
+        wait_until_blocked()
+        assert Job.objects.select_for_update(nowait=True).get(pk=job.pk), "nobody holds the job who waits for the host"
+    other.join(10)
+    job.refresh_from_db()
+    assert (job.desired, job.state) in (("stop", "ordered"), ("run", "running"))
+
+
+def wait_until_blocked() -> None:
+    """Until another connection waits for a lock of this one."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            if cursor.fetchone()[0]:
+                return
+        time.sleep(0.02)
+    pytest.fail("nobody waits")
 
 
 def test_a_join_code_works_once(client: Client, db: None) -> None:
