@@ -37,14 +37,19 @@ def nudge(deployment_id: int) -> None:
     send(deployment_id)
 
 
-def send(deployment_id: int) -> None:
-    """Send the task; when the broker is away the ticker finds the row later."""
+def send(deployment_id: int) -> bool:
+    """Send the task. False when the broker is away: then the ticker finds the row."""
     from deployments.tasks import reconcile_deployment
 
+    if sse.broker_away():
+        return False
     try:
         reconcile_deployment.apply_async((deployment_id,), retry=False)
     except Exception as exc:  # any transport error; the ticker sweeps due rows
+        sse.broker_failed()
         log.warning("nudge not sent, the ticker will find deployment %s: %s", deployment_id, exc)
+        return False
+    return True
 
 
 def room_changed() -> None:
@@ -56,8 +61,9 @@ def room_changed() -> None:
 
 
 def nudge_on_commit(deployment_id: int) -> None:
-    transaction.on_commit(partial(nudge, deployment_id), robust=True)
+    # The announcement first: where the broker hangs it notices soonest, and the nudge then does not wait for it.
     transaction.on_commit(partial(announce, deployment_id), robust=True)
+    transaction.on_commit(partial(nudge, deployment_id), robust=True)
 
 
 @receiver(signals.job_changed, dispatch_uid="deployments.job_changed")

@@ -36,6 +36,7 @@ from panel.core.claims import Claim
 log = logging.getLogger(__name__)
 
 MAX_STEPS = 50  # more in one go means that two steps undo each other
+OWN_ROWS = 20  # rows that one sweep looks after itself while the broker is away
 REST = timedelta(minutes=10)  # how soon a row that waits for news is looked at anyway
 
 
@@ -155,14 +156,22 @@ def _counters(step: Move) -> dict[str, Any]:
 
 
 def sweep(limit: int = 200) -> int:
-    """Send a task for every row that is due and that nobody holds. Returns how many."""
+    """Send a task for every row that is due and that nobody holds. Returns how many.
+
+    Where the broker is away some of them are looked after here, so that a stop works without it.
+    """
     now = timezone.now()
     due = Deployment.objects.filter(due_at__lte=now).exclude(claim_until__gt=now).order_by("due_at")[:limit]
-    sent = 0
+    sent, own = 0, 0
     for pk in list(due.values_list("pk", flat=True)):
         # Pushed a little into the future, so that a slow queue does not fill with the same row again and again.
         later = now + timedelta(seconds=settings.BERTH_TICK_S * 5)
-        if Deployment.objects.filter(pk=pk, due_at__lte=now).update(due_at=later):
-            events.send(pk)
-            sent += 1
+        if not Deployment.objects.filter(pk=pk, due_at__lte=now).update(due_at=later):
+            continue
+        if not events.send(pk):
+            reconcile(pk)
+            own += 1
+            if own >= OWN_ROWS:
+                break
+        sent += 1
     return sent

@@ -1,6 +1,7 @@
 """The pulse of the loop, a thread in each worker: one of them leads, by an advisory lock on a connection of its own.
 
 A tick that is late runs once, not many times. What it does is cheap and level-triggered: due rows, silent hosts.
+The others tick now and then as well: a leader that hangs, or whose machine sleeps, keeps its lock.
 """
 
 import logging
@@ -20,6 +21,8 @@ from panel.fleet.models import Host
 
 log = logging.getLogger(__name__)
 
+FOLLOWERS_TURN = 5  # a follower ticks at every so many-th turn of its own; a tick twice does nothing twice
+
 
 class Ticker:
     """Start once per process; `stop()` ends it and lets another worker lead."""
@@ -28,6 +31,7 @@ class Ticker:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
         self._lock: psycopg.Connection | None = None
+        self._turns = 0
 
     def start(self) -> None:
         self._thread.start()
@@ -40,7 +44,8 @@ class Ticker:
         while not self._ended.wait(settings.BERTH_TICK_S):
             try:
                 close_old_connections()
-                if self._leads():
+                self._turns += 1
+                if self._leads() or self._turns % FOLLOWERS_TURN == 0:
                     tick()
             except Exception:  # the database may be away; the next tick tries again
                 log.warning("tick failed, trying again", exc_info=True)

@@ -117,6 +117,15 @@ CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_DEFAULT_QUEUE = "loop"
 CELERY_TASK_ROUTES = {"deployments.tasks.probe": {"queue": "probe"}}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# A broker that is away or hangs must not hold up who only sends a nudge: one try again, no pauses, seconds at most.
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "socket_timeout": 3.0,
+    "socket_connect_timeout": 2.0,
+    "max_retries": 1,
+    "interval_start": 0,
+    "interval_step": 0,
+    "interval_max": 0,
+}
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TASK_ALWAYS_EAGER = env.boolean("BERTH_TASKS_EAGER", False)
 

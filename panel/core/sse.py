@@ -23,6 +23,8 @@ from typing import Any
 
 import redis
 import redis.asyncio
+import redis.backoff
+import redis.retry
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import connections
@@ -69,20 +71,37 @@ _publisher_lock = threading.Lock()
 
 def publish(topic: str, event: str = "changed", data: dict[str, Any] | None = None) -> bool:
     """Tell open pages; never raises. False when the broker is away: pages see the change when they look again."""
-    global _down_until, _publisher
-    if time.monotonic() < _down_until:
+    global _publisher
+    if broker_away():
         return False
     body = json.dumps({"topic": topic, "event": event, "data": {**(data or {}), "topic": topic}})
     try:
         with _publisher_lock:
             if _publisher is None:
-                _publisher = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=1, socket_connect_timeout=1)
+                _publisher = redis.Redis.from_url(
+                    settings.REDIS_URL,
+                    socket_timeout=1,
+                    socket_connect_timeout=1,
+                    # One try again at once, for a connection that an earlier broker left; no pauses: people wait.
+                    retry=redis.retry.Retry(redis.backoff.NoBackoff(), 1),
+                )
         _publisher.publish(_channel(topic), body)
     except redis.RedisError as exc:
-        _down_until = time.monotonic() + DOWN_S
+        broker_failed()
         log.warning("live event %s of %s was not sent: %s", event, topic, exc)
         return False
     return True
+
+
+def broker_away() -> bool:
+    """Whether the broker failed this process a moment ago: whoever only sends news need not wait for it again."""
+    return time.monotonic() < _down_until
+
+
+def broker_failed() -> None:
+    """Remember that it did not answer in time."""
+    global _down_until
+    _down_until = time.monotonic() + DOWN_S
 
 
 def _channel(topic: str) -> str:

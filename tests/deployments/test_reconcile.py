@@ -291,11 +291,19 @@ def test_an_answer_that_json_cannot_hold_is_an_answer(row: Deployment, monkeypat
 
 def test_sweep_finds_due_rows_once(row: Deployment, monkeypatch) -> None:
     sent: list[int] = []
-    monkeypatch.setattr("deployments.events.send", sent.append)
+    monkeypatch.setattr("deployments.events.send", lambda pk: sent.append(pk) or True)
     Deployment.objects.filter(pk=row.pk).update(due_at=timezone.now())
     assert sweep() == 1
     assert sweep() == 0, "pushed into the future, so that a slow queue is not filled"
     assert sent == [row.pk]
+
+
+def test_without_a_broker_the_sweep_looks_after_rows_itself(row: Deployment, monkeypatch) -> None:
+    monkeypatch.setattr("deployments.events.send", lambda pk: False)
+    Deployment.objects.filter(pk=row.pk).update(due_at=timezone.now())
+    sweep()
+    row.refresh_from_db()
+    assert row.state == "starting"
 
 
 @pytest.mark.django_db(transaction=True)
