@@ -110,6 +110,13 @@ NAMES: dict[str, Any] = {
     "max_model_len": _("Longest conversation"),
     "max_num_seqs": _("Requests at once"),
     "dtype": _("Number format"),
+    "local": _("On the panel's own machine"),
+    "hostname": _("Name of the machine"),
+    "revision": _("Settings"),
+    "days": _("Days"),
+    "owner": _("Owner"),
+    "prefix": _("Begins with"),
+    "copies": _("Copies"),
 }
 # Where a target is shown: kind → (name of the address, whether it takes the id).
 PLACES = {
@@ -177,6 +184,10 @@ def _target(event: Event) -> SafeString:
 def _details(event: Event) -> list[str]:
     facts = dict(event.facts)
     via = str(facts.pop("via", ""))
+    if facts.get("scope") == "door":  # what tokens are for; only another scope is worth a word
+        del facts["scope"]
+    if facts.get("owner") == event.actor:
+        del facts["owner"]
     words = {"browser": pgettext_lazy("way in", "browser"), "shell": pgettext_lazy("way in", "command line")}
     way = str(words.get(via, "")) or (_now("token “%(name)s”") % {"name": via[6:]} if via.startswith("token ") else via)
     parts = [", ".join(part for part in (way, event.address) if part)]

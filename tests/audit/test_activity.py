@@ -61,7 +61,7 @@ def test_it_tells_the_story(browser: Browser, story: dict[str, Event]) -> None:
         "1 value changed",
         "Longest conversation 16384 32768",
         "ada started support-chat",
-        "browser, 192.0.2.7 · revision: 3",
+        "browser, 192.0.2.7 · Settings: 3",
         "support-chat is ready and answered a test question",
         "ada tried to change a host and was refused",
         "ada kettle.boiled blue kettle",  # a verb without a sentence is not hidden
