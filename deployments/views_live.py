@@ -1,8 +1,9 @@
 """What moves on the deployments' pages: the event streams, and logs by offset. No state is decided here."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
+from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.views.decorators.http import require_GET
 
@@ -62,11 +63,13 @@ def log_file(request: HttpRequest, run_id: uuid.UUID) -> StreamingHttpResponse:
     run = queries.run(run_id)
     job_id = _job_of(run_id)
 
-    def parts() -> Iterator[bytes]:
-        for part in logstore.read_all(job_id):
+    async def parts() -> AsyncIterator[bytes]:
+        offset = 0  # asynchronous, since Django would first collect all that a plain iterator gives
+        while (part := await sync_to_async(logstore.read)(job_id, offset)).data:
             if part.gap:
                 yield f"\n[{part.gap} bytes were removed here to bound the log]\n".encode()
             yield part.data
+            offset = part.end
 
     answer = StreamingHttpResponse(parts(), content_type="text/plain; charset=utf-8")
     answer["Content-Disposition"] = f'attachment; filename="{run.deployment.name}-{run.number}.log"'

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -41,6 +42,10 @@ def as_(db: None) -> Callable[[str], Client]:
 @pytest.fixture
 def copy(db: None) -> Any:
     return builders.make_copy(builders.make_host())
+
+
+async def gathered(answer: Any) -> bytes:
+    return b"".join([part async for part in answer])
 
 
 def text(answer: Any) -> str:
@@ -213,7 +218,8 @@ def test_logs_by_offset_and_as_a_file(as_, copy) -> None:
     assert client.get(where, {"offset": -5}).content == builders.LOG[-5:]
     assert client.get(where, {"offset": "x"}).status_code == 422
     whole = client.get(reverse("run-log-file", args=[run.pk]))
-    assert b"".join(whole.streaming_content) == builders.LOG
+    assert whole.is_async, "sent part by part: a plain iterator would first be collected in memory, whole"
+    assert async_to_sync(gathered)(whole) == builders.LOG
     assert "attachment" in whole["Content-Disposition"]
 
 
