@@ -3,15 +3,16 @@
 import json
 import logging
 import secrets
+import threading
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from deployments import events, preflight
+from deployments import events, preflight, probe
 from deployments.diagnosis import failure, phases
 from deployments.engines.base import EngineRefusal, masked_env
 from deployments.models import Deployment, Run
@@ -19,6 +20,7 @@ from deployments.moves import move
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
 from deployments.steps import retry_delay
+from panel.core import sse
 from panel.core.claims import Claim
 from panel.core.crypto import seal
 from panel.fleet import logstore, wire
@@ -180,11 +182,22 @@ def ask_later(row: Deployment) -> None:
     asked = {**run.probe, "asked_at": now, "done_at": None}
     if not Run.objects.filter(pk=run.pk, probe=run.probe).update(probe=asked):
         return
+    if not sse.broker_away():
+        try:
+            probe_run.apply_async((str(run.pk),), retry=False)
+            return
+        except Exception as exc:  # any transport error
+            sse.broker_failed()
+            log.warning("question for run %s not sent, asking from here: %s", run.pk, exc)
+    # Without the broker a start still gets ready: the question is asked beside the loop, once, as it is marked.
+    threading.Thread(target=_ask_here, args=(str(run.pk),), name="probe", daemon=True).start()
+
+
+def _ask_here(run_id: str) -> None:
     try:
-        probe_run.apply_async((str(run.pk),), retry=False)
-    except Exception as exc:  # the broker is away: ask again soon
-        log.warning("question for run %s not sent: %s", run.pk, exc)
-        Run.objects.filter(pk=run.pk, probe=asked).update(probe={**asked, "done_at": now, "next_at": now + 3})
+        probe.ask_run(run_id)
+    finally:
+        connection.close()
 
 
 # --- ending ---------------------------------------------------------------------------------------------------------

@@ -12,6 +12,10 @@ from panel.core.env import SettingError
 LONGEST_FOLDER = 107 - len("/.s.PGSQL.5432.lock")
 
 
+# A page never waits longer for a statement, and a process that sleeps inside a transaction does not keep its rows.
+LIMITS = "-c statement_timeout=30000 -c idle_in_transaction_session_timeout=60000"
+
+
 def socket_folder(data: Path) -> Path:
     """The 0700 folder of the embedded servers' sockets; short, since a socket's path may hold 107 bytes only.
 
@@ -36,7 +40,7 @@ def database_settings(url: str, data: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "ENGINE": "django.db.backends.postgresql",
         "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": {"pool": {"min_size": 0, "max_size": 16, "timeout": 10}, "options": "-c statement_timeout=30000"},
+        "OPTIONS": {"pool": {"min_size": 0, "max_size": 16, "timeout": 10}, "options": LIMITS},
     }
     if not url:
         return {**settings, "NAME": "berth", "USER": "berth", "HOST": str(socket_folder(data)), "PORT": "5432"}

@@ -350,3 +350,25 @@ def test_two_starts_at_once_cannot_take_the_same_memory() -> None:
     assert started == 1
     assert Deployment.objects.filter(state="queued").count() == 2
     assert host.ram_reserved_mib == sum(Reservation.objects.values_list("mib", flat=True)) <= host.ram_total_mib
+
+
+def test_without_the_broker_the_question_is_asked_beside_the_loop(row: Deployment, monkeypatch) -> None:
+    asked: list[str] = []
+    done = threading.Event()
+
+    def ask(run_id: str) -> None:
+        asked.append(run_id)
+        done.set()
+
+    def away(*args: Any, **kwargs: Any) -> None:
+        raise ConnectionError("no broker")
+
+    monkeypatch.setattr("deployments.tasks.probe_run.apply_async", away)
+    monkeypatch.setattr("panel.core.sse.broker_failed", lambda: None)  # the other tests' broker is well
+    monkeypatch.setattr(probe, "ask_run", ask)
+    reconcile(row.pk)
+    row.refresh_from_db()
+    say(row.run, state="running", listening=True, port=1234)
+    reconcile(row.pk)
+    assert done.wait(10)
+    assert asked == [str(row.run_id)]
