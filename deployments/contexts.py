@@ -21,6 +21,7 @@ from panel.core.wording import Words
 
 KINDS = {State.READY: "ready", State.FAILED: "failed", State.STOPPED: "stopped"}  # every other state is "moving"
 RUNS_SHOWN = 20
+AFTER_KILL_S = 5  # until then it is no news that processes of a stopping run are still there
 DOTS = {"yes": "", "skip": "", "now": "x", "todo": "t"}
 
 
@@ -122,7 +123,8 @@ def moving(row: Deployment) -> dict[str, Any]:
             context["percent"] = max(2, round(100 * so_far / usual["all"]["median"]))
     if row.state == State.STOPPING and run is not None and run.job is not None:
         left_pids = run.job.status.get("leftover_pids") or []
-        if left_pids:
+        grace = DeploymentSpec.model_validate(run.revision.spec).grace_s
+        if left_pids and (now - row.state_since).total_seconds() > grace + AFTER_KILL_S:
             context["reason"] = words({"code": "stop.leftover", "params": {"pids": left_pids}})
     return context
 

@@ -31,6 +31,7 @@ from panel.accounts.access import can
 from panel.accounts.guard import right
 from panel.core.errors import Conflict, Invalid
 from panel.core.pages import form_again, go, page, put_errors, slice_of
+from panel.core.templatetags.ui import ngroup
 
 PAGE = 50
 
@@ -204,5 +205,5 @@ def _asked(row: Deployment, spec: DeploymentSpec, text: str, answer: Any) -> dic
         context["error"] = _("%(who)s did not answer (status %(status)s).") % {"who": who, "status": answer.status}
         context["hint"] = answer.text[:500]
     else:
-        context["source"] = _("answered in %(ms)s ms") % {"ms": round(answer.latency_ms)}
+        context["source"] = _("answered in %(ms)s ms") % {"ms": ngroup(round(answer.latency_ms))}
     return context

@@ -86,8 +86,10 @@ def deploy_new_nothing() -> str:
 def deploy_new_gpu() -> str:
     copy = gpu_shelf()
     for n, name in enumerate([CHINESE_MODEL, LONG_MODEL, "gemma-3-27b-it", "Llama-3.3-70B", "Phi-4", "bge-m3"]):
-        problems = [{"code": "weights_missing", "params": {}}] if n == 2 else []
-        builders.make_copy(copy.host, name, problems=problems)
+        problems = (
+            [{"code": "missing_weights", "params": {"files": ["model-00002-of-00002.safetensors"]}}] if n == 2 else []
+        )
+        builders.make_copy(copy.host, name, problems=problems, usable=not problems)
     return f"/deployments/new?artifact={copy.artifact_id}"
 
 

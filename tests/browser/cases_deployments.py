@@ -93,6 +93,7 @@ def stopping() -> str:
 @case("deployment-stopping-leftover")
 def stopping_leftover() -> str:
     row, copy = gpu_deployment("stopping", deadline_at=timezone.now() + timedelta(seconds=20))
+    Deployment.objects.filter(pk=row.pk).update(state_since=timezone.now() - timedelta(minutes=2))
     start(row, copy, status={"state": "stopping", "leftover_pids": [4711, 4718]})
     return page_of(row)
 
