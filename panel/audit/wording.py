@@ -9,9 +9,8 @@ from typing import Any
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _now
+from django.utils.translation import gettext, pgettext
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import pgettext_lazy
 
 from panel.audit.models import Event, Outcome
 
@@ -100,7 +99,22 @@ REFUSED: dict[str, Any] = {
 
 # Words for what changed; a name that is not here is shown as it is.
 NAMES: dict[str, Any] = {
-    "desired": _("Wanted"),
+    "desired": _("Wanted state"),
+    "engine": _("Engine"),
+    "artifact_id": _("Model, by number"),
+    "host_id": _("Host, by number"),
+    "runtime_id": _("Engine, by number"),
+    "device": _("Runs on"),
+    "gpu_uuids": _("GPUs"),
+    "gpu_count": _("Number of GPUs"),
+    "task": _("Used for"),
+    "options": _("Engine options"),
+    "extra_args": _("More engine flags"),
+    "env": _("Environment"),
+    "kv_cache_gib": _("KV cache on the CPU, GiB"),
+    "grace_s": _("Time to finish, s"),
+    "start_deadline_s": _("Longest start, s"),
+    "restart": _("When it ends by itself"),
     "role": _("Role"),
     "name": _("Name"),
     "executables": _("Engines named by hand"),
@@ -148,7 +162,7 @@ class Entry:
 
 def entry(event: Event) -> Entry:
     by_system = event.actor == SYSTEM and event.actor_id is None
-    who = "Berth" if by_system else event.actor or _now("Someone who is not signed in")
+    who = "Berth" if by_system else event.actor or gettext("Someone who is not signed in")
     return Entry(
         event=event,
         who=who,
@@ -188,13 +202,14 @@ def _details(event: Event) -> list[str]:
         del facts["scope"]
     if facts.get("owner") == event.actor:
         del facts["owner"]
-    words = {"browser": pgettext_lazy("way in", "browser"), "shell": pgettext_lazy("way in", "command line")}
-    way = str(words.get(via, "")) or (_now("token “%(name)s”") % {"name": via[6:]} if via.startswith("token ") else via)
+    words = {"browser": pgettext("way in", "browser"), "shell": pgettext("way in", "command line")}
+    token = gettext("token “%(name)s”") % {"name": via[6:]} if via.startswith("token ") else via
+    way = words.get(via) or token
     parts = [", ".join(part for part in (way, event.address) if part)]
     if event.outcome == Outcome.DENIED and event.target:
         parts.append(event.target)
     if event.count > 1:
-        parts.append(_now("%(n)s times in this minute") % {"n": f"{event.count:,}"})
+        parts.append(gettext("%(n)s times in this minute") % {"n": f"{event.count:,}"})
     parts += [f"{NAMES.get(name, name.replace('_', ' '))}: {_short(value)}" for name, value in facts.items()]
     return [part for part in parts if part]
 
@@ -202,11 +217,16 @@ def _details(event: Event) -> list[str]:
 def _changes(event: Event) -> list[Change]:
     before, after = _mapping(event.before), _mapping(event.after)
     names = [*before, *(name for name in after if name not in before)]
-    return [Change(NAMES.get(name, name), _short(before.get(name)), _short(after.get(name))) for name in names]
+    found = [Change(NAMES.get(name, name), _short(before.get(name)), _short(after.get(name))) for name in names]
+    return [change for change in found if change.before != change.after]
 
 
 def _mapping(document: Any) -> dict[str, Any]:
-    return document if isinstance(document, dict) else {}
+    """The values by name; those of the settings one by one, as they are what people set."""
+    if not isinstance(document, dict):
+        return {}
+    spec = document.get("spec")
+    return {**{k: v for k, v in document.items() if k != "spec"}, **spec} if isinstance(spec, dict) else document
 
 
 def _short(value: Any) -> str:
@@ -214,7 +234,7 @@ def _short(value: Any) -> str:
     if value is None or value == "":
         return "–"
     if isinstance(value, bool):
-        return _now("yes") if value else _now("no")
+        return pgettext("a fact", "yes") if value else pgettext("a fact", "no")
     if isinstance(value, list):
         return ", ".join(_short(item) for item in value) or "–"
     if isinstance(value, dict):

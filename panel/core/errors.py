@@ -7,12 +7,14 @@ API, page and log show the same code. `message` and `hint` may be lazy translati
 from collections.abc import Mapping
 from typing import Any
 
+from django.utils.translation import gettext_lazy as _
+
 
 class PanelError(Exception):
     """A refusal or failure that a person reads. Subclass it with class attributes, or give all four."""
 
     code: str = "error"
-    message: Any = "Something went wrong."
+    message: Any = _("Something went wrong.")
     hint: Any = ""
     status: int = 400
 
@@ -52,21 +54,21 @@ class PanelError(Exception):
 
 class NotFound(PanelError):
     code = "not_found"
-    message = "There is nothing here, or it is not yours to see."
+    message = _("There is nothing here, or it is not yours to see.")
     status = 404
 
 
 class Denied(PanelError):
     code = "denied"
-    message = "Your role does not allow this."
-    hint = "Ask an admin of this panel for the right."
+    message = _("Your role does not allow this.")
+    hint = _("Ask an admin of this panel for the right.")
     status = 403
 
 
 class Conflict(PanelError):
     code = "conflict"
-    message = "Someone changed this a moment ago."
-    hint = "Look at the page again and repeat the step if it is still wanted."
+    message = _("Someone changed this a moment ago.")
+    hint = _("Look at the page again and repeat the step if it is still wanted.")
     status = 409
 
 
@@ -74,7 +76,7 @@ class Invalid(PanelError):
     """A form or body that says something impossible. `fields` maps a field name to its sentence."""
 
     code = "invalid"
-    message = "Some values are not possible."
+    message = _("Some values are not possible.")
     status = 422
 
     def __init__(self, fields: Mapping[str, Any] | None = None, **kwargs: Any) -> None:

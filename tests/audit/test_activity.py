@@ -125,7 +125,7 @@ STRANGE = [
 
 @pytest.mark.parametrize("query", STRANGE)
 def test_strange_filters_do_no_harm(browser: Browser, story: dict[str, Event], query: dict[str, str]) -> None:
-    assert browser("viewer").get("/activity", query).status_code == 200
+    assert browser("viewer").get("/activity", query).status_code == (400 if "\0" in "".join(query.values()) else 200)
 
 
 def test_since_and_days(browser: Browser, story: dict[str, Event]) -> None:

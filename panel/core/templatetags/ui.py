@@ -66,6 +66,12 @@ def measured(what: Any) -> SafeString:
     return format_html('<span class="src">{}{}</span>', icon("ruler-2"), what)
 
 
+@register.filter
+def day(value: Any) -> str:
+    """A day as people of the active language write it."""
+    return date_format(value, pgettext("a day, as in Django's date filter", "j M Y")) if value else ""
+
+
 @register.simple_tag
 def estimated(text: Any = "") -> SafeString:
     """The source tag of estimated numbers; `text` says how exact, e.g. "estimated, ± 0.9 GiB"."""
