@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import psutil
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+INSIDE = ("docker", "br-", "veth", "virbr", "cni", "flannel")  # networks of containers and virtual machines
 
 
 def bracketed(host: str) -> str:
@@ -23,6 +24,19 @@ def public_url(host: str, port: int) -> str:
     address = ipaddress.ip_address(host)
     name = "localhost" if address.is_loopback else socket.gethostname() if address.is_unspecified else bracketed(host)
     return f"http://{name}:{port}"
+
+
+def other_urls(host: str, port: int) -> list[str]:
+    """When it listens everywhere: its addresses in numbers, for people whose machine does not know its name."""
+    if not ipaddress.ip_address(host).is_unspecified:
+        return []
+    found = [
+        entry.address
+        for interface, entries in psutil.net_if_addrs().items()
+        for entry in entries
+        if entry.family == socket.AF_INET and not interface.startswith(INSIDE)
+    ]
+    return [f"http://{address}:{port}" for address in found if not ipaddress.ip_address(address).is_loopback]
 
 
 def listen_addresses(host: str, port: int) -> list[tuple[str, int]]:

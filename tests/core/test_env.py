@@ -104,6 +104,21 @@ def test_one_address() -> None:
     assert network.listen_addresses("192.0.2.7", 80) == [("192.0.2.7", 80), ("127.0.0.1", 80)]
 
 
+def test_addresses_in_numbers_without_loopback_and_containers(monkeypatch) -> None:
+    class Entry:
+        def __init__(self, address: str, family: int = network.socket.AF_INET) -> None:
+            self.address, self.family = address, family
+
+    cards = {
+        "lo": [Entry("127.0.0.1")],
+        "eth0": [Entry("192.0.2.7"), Entry("fe80::1%eth0", network.socket.AF_INET6)],
+        "docker0": [Entry("172.17.0.1")],
+    }
+    monkeypatch.setattr(network.psutil, "net_if_addrs", lambda: cards)
+    assert network.other_urls("0.0.0.0", 8080) == ["http://192.0.2.7:8080"]
+    assert network.other_urls("127.0.0.1", 8080) == []
+
+
 def test_all_addresses(monkeypatch) -> None:
     monkeypatch.setattr(network.socket, "gethostname", lambda: "Rack7")
     hosts = network.allowed_hosts("0.0.0.0", ["berth.example.org"])

@@ -235,7 +235,7 @@ def build(venv: Path, base_python: str, log: Path, lock: int) -> None:
         raise SetupProblem("no_venv", "The virtual environment could not be made.", f"Details: {log}")
     python = venv / "bin" / "python"
     for what, command in install_commands(python):
-        say(f"Installing {what} …")
+        say(f"Installing {what} … (some minutes; details in {log})")
         code, output = run_logged(command, log, timeout_s=PIP_TIMEOUT_S, keep=[lock])
         if code != 0:
             missing = "no matching distribution found for torch" in output.lower()
@@ -312,8 +312,18 @@ def main(argv: list[str] | None = None) -> int:
     if options.json:
         sys.stdout.write(json.dumps(result) + "\n")
     else:
-        sys.stdout.write("".join(f"{name:<12} {result[name]}\n" for name in result))
+        sys.stdout.write(summary(result))
     return 0
+
+
+def summary(result: dict[str, Any]) -> str:
+    """What is there now, and what comes next, for a person."""
+    parts = [("vLLM", f"{VERSION} for the CPU, {result['vllm']}")]
+    parts += [(name, result[key]) for name, key in (("Model", "model"), ("as GGUF", "gguf")) if key in result]
+    lines = [f"{name:<8} {value}" for name, value in parts]
+    how = f"Prepared in {result['seconds']:.0f} s." if result["made"] else "All of it is here."
+    lines.append(f"{how} A panel started with `make up` finds it within a minute; press Deploy on its Models page.")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from panel.children import OwnerLock
 
@@ -54,7 +55,10 @@ class Command(BaseCommand):
             stop_all(actor=Actor.shell())
             while (left := Run.objects.filter(ended_at=None).count()) and time.monotonic() < deadline:
                 if left != said:
-                    self.stdout.write(_("Waiting for %(count)s engines to stop …") % {"count": left})
+                    text = ngettext(
+                        "Waiting for %(count)s engine to stop …", "Waiting for %(count)s engines to stop …", left
+                    )
+                    self.stdout.write(text % {"count": left})
                     said = left
                 time.sleep(LOOK_S)
         except DatabaseError as exc:
@@ -73,6 +77,7 @@ class Command(BaseCommand):
         if not (folder / "agent.json").exists():
             return
         argv = [sys.executable, "-m", "panel.fleet.agent", "--stop-all", "--dir", str(folder)]
-        done = subprocess.run(argv, cwd=settings.BASE_DIR, check=False)
-        if done.returncode:
+        done = subprocess.run(argv, cwd=settings.BASE_DIR, check=False, stderr=subprocess.PIPE, text=True)
+        if done.returncode:  # its log is of no interest otherwise
+            self.stderr.write(done.stderr)
             raise CommandError(_("The agent could not stop every engine; its answer is above."))

@@ -9,6 +9,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand
 from django.db import connection
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from panel.children import AlreadyHeld, OwnerLock
 from panel.core import checks, env, network
@@ -88,6 +89,10 @@ class Command(BaseCommand):
 
     def _greet(self, seconds: float) -> None:
         self.say(_("Berth is ready after %(seconds).1f s:  %(url)s") % self._facts(seconds=seconds))
+        host, port = settings.BERTH_BIND_HOST, settings.BERTH_PORT
+        others = network.other_urls(host, port) if network.public_url(host, port) == settings.BERTH_PUBLIC_URL else []
+        if others:  # a machine's name is not known everywhere
+            self.say(_("The same by number:  %(urls)s") % {"urls": "  ".join(others)})
         if self.link:
             self.say(_("Create the first admin (this link works once):  %(link)s") % self._facts(link=self.link))
         if not network.is_loopback(settings.BERTH_BIND_HOST) and not settings.SESSION_COOKIE_SECURE:
@@ -113,4 +118,9 @@ class Command(BaseCommand):
     def _farewell(self, running: int) -> str:
         if not running:
             return _("Stopped.")
-        return _("Stopped. %(count)s engines go on running; `make down` stops them too.") % {"count": running}
+        text = ngettext(
+            "Stopped. %(count)s engine goes on running; `make down` stops it too.",
+            "Stopped. %(count)s engines go on running; `make down` stops them too.",
+            running,
+        )
+        return text % {"count": running}
