@@ -18,7 +18,6 @@ import resource
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -190,8 +189,15 @@ def rename(title: str) -> None:
 def child(title: str, *, own_session: bool, stays: bool, orphan: bool = False) -> int:
     """Fork a process that does nothing until it is ended or its parent goes; returns its pid."""
     parent = os.getpid()
+    # Until the child has its own manner, TERM waits: it would be swallowed by the parent's handler, which it inherits.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    ready, told = os.pipe()
     pid = os.fork()
     if pid:
+        os.close(told)
+        os.read(ready, 1)  # the child has its name, or is gone
+        os.close(ready)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         if orphan:
             os.waitpid(pid, 0)
         return pid
@@ -203,6 +209,10 @@ def child(title: str, *, own_session: bool, stays: bool, orphan: bool = False) -
         os.setsid()
     rename(title)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if stays else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    os.write(told, b"1")
+    os.close(told)
+    os.close(ready)
     while stays or orphan or os.getppid() == parent:
         time.sleep(0.05)
     os._exit(0)
@@ -221,6 +231,27 @@ def fork_children(fake: Fake) -> list[int]:
 # --- the run ---------------------------------------------------------------------------------------------------------
 
 
+class Told:
+    """Set by a signal handler, waited for by the main thread. A threading.Event would deadlock there: the handler runs
+    inside the wait that holds the event's lock.
+    """
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def set(self) -> None:
+        self._told = True
+
+    def is_set(self) -> bool:
+        return self._told
+
+    def wait(self, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while not self._told and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.02))
+        return self._told
+
+
 class Engine:
     """One run: from the first line to the end."""
 
@@ -229,7 +260,7 @@ class Engine:
         cpu = os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
         self.log = Log()
         self.device = "cpu" if cpu else "cuda"
-        self.stopping = threading.Event()
+        self.stopping = Told()
         self.pids: list[int] = []
         names = arguments.served_model_name or [model]
         self.server = EngineServer(fake, names, os.environ.get("VLLM_API_KEY", ""), self.log)
