@@ -41,6 +41,7 @@ bench: $(DEV_STAMP) ## measure start, memory, delays and the door's cost
 
 engine: $(RUN_STAMP) ## prepare vLLM (CPU) and a small model, for tests and for a machine without GPU
 	@exec $(BIN)/python -m panel.fleet.agent.engine_cpu
+	@exec $(BIN)/python manage.py look
 
 messages: $(DEV_STAMP) ## collect and compile the texts of all languages (needs gettext)
 	@command -v msgfmt >/dev/null || { echo "The system package gettext is absent. Debian, Ubuntu: apt install gettext" >&2; exit 1; }

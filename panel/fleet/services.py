@@ -175,6 +175,8 @@ def ensure_local_host(folder: Path) -> Host:
         else:
             Host.objects.filter(pk=host.pk).update(token_hash=digest(token))
     write_local_settings(host, folder)
+    if not host.runtimes.filter(present=True).exists():  # perhaps one was prepared while the panel was away
+        look_here()
     return host
 
 
@@ -218,6 +220,17 @@ def first_look(host: Host) -> None:
     """What a new host is asked at once: which engines it has and which models lie in its usual folders."""
     order_job(host=host, task=wire.RuntimesTask(executables=host.runtime_executables))
     order_job(host=host, task=wire.ScanTask(roots=host.model_roots))
+
+
+@transaction.atomic
+def look_here() -> bool:
+    """Look for engines and models on the panel's own machine, unless that goes on already. False: it is no host."""
+    host = Host.objects.select_for_update().filter(is_local=True).first()
+    if host is None:
+        return False
+    if not host.jobs.filter(kind__in=("runtimes", "scan"), open=True, desired="run").exists():
+        first_look(host)
+    return True
 
 
 @transaction.atomic

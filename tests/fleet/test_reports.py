@@ -309,3 +309,22 @@ def test_the_local_hosts_settings_carry_added_folders_and_keep_the_rest(db: None
     again = services.ensure_local_host(folder)
     assert again.pk == host.pk
     assert Host.objects.get().token_hash == services.digest((folder / "token").read_text())
+
+
+def test_this_machine_is_searched_again_when_it_starts_without_an_engine(db: None, tmp_path) -> None:
+    host = services.ensure_local_host(tmp_path / "agent")
+    asked = host.jobs.filter(kind__in=("runtimes", "scan"))
+    assert asked.count() == 2, "a new host is looked at"
+    assert services.look_here() and asked.count() == 2, "that look goes on"
+    asked.update(open=False, state="ended")
+    services.ensure_local_host(tmp_path / "agent")
+    assert asked.count() == 4
+    asked.update(open=False, state="ended")
+    host.runtimes.create(engine="vllm", executable="/opt/vllm/bin/vllm", version="0.32.0")
+    services.ensure_local_host(tmp_path / "agent")
+    assert asked.count() == 4, "it has an engine"
+    assert services.look_here() and asked.count() == 6, "someone asked"
+
+
+def test_a_panel_without_engines_of_its_own_has_nothing_to_look_at(db: None) -> None:
+    assert services.look_here() is False

@@ -317,12 +317,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def summary(result: dict[str, Any]) -> str:
-    """What is there now, and what comes next, for a person."""
+    """What is there now, for a person."""
     parts = [("vLLM", f"{VERSION} for the CPU, {result['vllm']}")]
     parts += [(name, result[key]) for name, key in (("Model", "model"), ("as GGUF", "gguf")) if key in result]
     lines = [f"{name:<8} {value}" for name, value in parts]
-    how = f"Prepared in {result['seconds']:.0f} s." if result["made"] else "All of it is here."
-    lines.append(f"{how} A panel started with `make up` finds it within a minute; press Deploy on its Models page.")
+    lines.append(f"Prepared in {result['seconds']:.0f} s." if result["made"] else "All of it was here already.")
     return "\n".join(lines) + "\n"
 
 
