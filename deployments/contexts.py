@@ -10,11 +10,23 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from deployments import queries
-from deployments.contexts_run import badge, ending, engine, error_of, log_of, place, process, run_row, step_name, steps
+from deployments.contexts_run import (
+    badge,
+    ending,
+    engine,
+    error_of,
+    log_of,
+    on_cpu,
+    place,
+    process,
+    run_row,
+    step_name,
+    steps,
+)
 from deployments.models import Deployment, Run
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
-from deployments.wording import STEP_NOTES, words
+from deployments.wording import STEP_NOTES, STEP_NOTES_CPU, person, words
 from panel.accounts.forms import TokenForm
 from panel.core.templatetags.ui import approx, duration, gib, ngroup
 from panel.core.wording import Words
@@ -85,7 +97,7 @@ def _summary(row: Deployment) -> list[str]:
         parts = [run.model_name]
     else:
         parts = [run.model_name, engine(run), place(run)]
-    who = row.wanted_by
+    who = person(row.wanted_by)
     if who and row.desired == Desired.RUNNING:
         parts.append(_("started by %(who)s") % {"who": who})
     elif who:
@@ -118,7 +130,8 @@ def moving(row: Deployment) -> dict[str, Any]:
     if run is not None and row.state in (State.STARTING, State.PREPARING, State.LOST):
         context["steps"] = steps(run, usual)
         at = current_step(run) if going is not None else ""
-        context["step_note"] = tuple(map(str, STEP_NOTES[at])) if at in STEP_NOTES else None
+        notes = STEP_NOTES_CPU if on_cpu(run) else STEP_NOTES
+        context["step_note"] = tuple(map(str, notes[at])) if at in notes else None
         if left is not None and left > 0 and so_far is not None:
             context["percent"] = max(2, round(100 * so_far / usual["all"]["median"]))
     if row.state == State.STOPPING and run is not None and run.job is not None:

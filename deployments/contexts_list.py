@@ -10,7 +10,7 @@ from deployments import queries
 from deployments.contexts_run import badge, engine, place, step_name
 from deployments.models import Deployment, Run
 from deployments.states import State
-from deployments.wording import words
+from deployments.wording import person, words
 from panel.core.templatetags.ui import ago, approx, gib
 
 ALERTS = 5
@@ -60,7 +60,7 @@ def list_row(row: Deployment, model: str) -> dict[str, Any]:
         "where": place(run) if run else "",
         "engine": engine(run) if run else "",
         "memory": _reserved(run) if run and run.ended_at is None else "",
-        "who": row.wanted_by or row.created_by,
+        "who": person(row.wanted_by or row.created_by),
     }
 
 

@@ -52,6 +52,11 @@ def place(run: Run) -> str:
     return f"{run.host_name}, {' + '.join(f'GPU {g}' for g in gpus)}" if gpus else run.host_name
 
 
+def on_cpu(run: Run) -> bool:
+    """Placed, and without a GPU."""
+    return bool(run.placement) and not run.placement.get("gpus")
+
+
 def log_of(run: Run) -> dict[str, Any]:
     size = run.job.log.size if run.job is not None else 0
     return {
@@ -77,9 +82,11 @@ def process(run: Run) -> dict[str, Any] | None:
 
 
 def steps(run: Run, usual: dict[str, Any], *, failed: bool = False) -> list[StepView]:
-    """The eight steps with what each took and usually takes."""
+    """The steps with what each took and usually takes."""
     found = []
     for s in queries.steps_of(run):
+        if s.code == "graphs" and s.state in ("todo", "skip") and on_cpu(run):
+            continue  # a step of GPUs
         kind = "no" if failed and s.state == "now" else "over" if s.state == "skip" else s.state
         value = 100 * s.done / s.total if kind == "now" and s.total and s.done is not None else None
         going = kind == "now" and s.start is not None and run.ended_at is None

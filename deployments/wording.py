@@ -73,6 +73,15 @@ STEP_NOTES: dict[str, tuple[Any, Any]] = {
 }
 
 
+# On a CPU nothing is said of GPUs.
+STEP_NOTES_CPU = {**STEP_NOTES, "weights": (_("The model is being loaded"), STEP_NOTES["weights"][1])}
+
+
+def person(name: str) -> str:
+    """Who did something, as pages say it; "system" is Berth itself."""
+    return "Berth" if name == "system" else name
+
+
 def words(reason: Mapping[str, Any] | None) -> Words | None:
     """The sentence and hint of a {code, params}; None when there is no reason. An unknown code is shown as it is."""
     if not reason or not reason.get("code"):

@@ -150,6 +150,19 @@ def test_failed_shows_exit_first_error_and_ways_out(as_, copy) -> None:
     assert "4 / 8 · Loading weights" in page, "it says how far it got"
 
 
+def test_a_start_on_a_cpu_says_nothing_of_gpus(as_, copy) -> None:
+    row = builders.make_deployment(copy, state="starting", wanted_by="system")
+    begun = timezone.now().timestamp() - 40
+    builders.make_run(row, copy, phases=[
+        {"code": "start", "start": begun, "end": begun + 2, "done": None, "total": None},
+        {"code": "load", "start": begun + 2, "end": None, "done": 1, "total": 2},
+    ])  # fmt: skip
+    page = text(as_("viewer").get(reverse("deployment", args=[row.pk])))
+    assert "The model is being loaded" in page
+    assert "CUDA graphs" not in page and "GPU at 0" not in page
+    assert "started by Berth" in page
+
+
 def test_a_stall_is_shown_and_nothing_is_ended(as_, copy, settings) -> None:
     row = builders.make_deployment(copy, state="starting")
     long_ago = timezone.now().timestamp() - settings.BERTH_STALL_S - 61
