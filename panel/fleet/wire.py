@@ -82,12 +82,22 @@ class JobOrder(Message):
     task: Task
 
 
+class DoorOrder(Message):
+    """Keep a door open for the panel (not on its own machine). `accepts` are SHA-256 (hex) of the panel's keys for it.
+
+    Two while a key is being replaced; the keys themselves never travel in the work.
+    """
+
+    accepts: list[str] = Field(default=[], max_length=4)
+
+
 class Work(Message):
     """All that should be on the host. `rev` only grows; an older one is ignored."""
 
     wire: int = WIRE_VERSION
     rev: int
     jobs: list[JobOrder] = []
+    door: DoorOrder | None = None
 
 
 # --- report: agent → panel -----------------------------------------------------------------------------------------
@@ -180,6 +190,20 @@ class JobStatus(Message):
     last_output_at: float | None = None
 
 
+class DoorFacts(Message):
+    """This host's door: where the panel reaches it, what it shows itself by, which keys it takes.
+
+    `certificate` is the SHA-256 (hex) of its certificate in DER; the panel speaks to no other. `problem` is a code when
+    there is no door (port_taken, no_certificate, died), with `port` the one that was wanted.
+    """
+
+    address: str = ""
+    port: int = 0
+    certificate: str = ""
+    accepts: list[str] = []
+    problem: str = ""
+
+
 class Report(Message):
     wire: int = WIRE_VERSION
     agent_version: str
@@ -187,6 +211,7 @@ class Report(Message):
     rev: int  # the newest work revision that this report reflects
     facts: HostFacts | None = None  # None when unchanged within the last seconds
     jobs: list[JobStatus] = Field(default=[], max_length=MAX_REPORT_JOBS)
+    door: DoorFacts | None = None  # None where no door is wanted
 
 
 class ReportReply(Message):
