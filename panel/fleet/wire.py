@@ -64,13 +64,50 @@ class ScanTask(Message):
 
 
 class RuntimesTask(Message):
-    """Find engines on PATH and at the executables an admin named. Result: list of FoundRuntime dicts."""
+    """Find engines on PATH, in the managed folder, and where an admin said. Result: list of FoundRuntime dicts.
+
+    `folders` are a venv, a conda environment, or a folder that holds many of them (also a conda's own folder).
+    """
 
     kind: Literal["runtimes"] = "runtimes"
     executables: list[str] = []
+    folders: list[str] = []
 
 
-Task = Annotated[EngineTask | ScanTask | RuntimesTask, Field(discriminator="kind")]
+class InstallTask(Message):
+    """Install an engine into a venv of its own below the host's managed folder. Result: one FoundRuntime dict.
+
+    `version` is "" for the newest, "nightly" for the newest pre-release, else exact. `name` is the folder's name, ""
+    for `<engine>-<variant>-<version>`, numbered when that one is taken. With `wheel_folder` (on the host) nothing is
+    fetched. Addresses with credentials travel in `secret_env` (BERTH_PIP_INDEX_URL, BERTH_PIP_EXTRA_INDEX_URL,
+    BERTH_PIP_FIND_LINKS, several parted by blanks; BERTH_PIP_PROXY), never in the order's other fields.
+    `verify_start`: start a tiny model and ask it once (on a CPU only).
+    """
+
+    kind: Literal["install"] = "install"
+    engine: Literal["vllm"] = "vllm"
+    variant: Literal["cpu", "cuda"]
+    version: str = ""
+    extras: list[Literal["gguf", "flashinfer"]] = []
+    index_url: str = ""
+    extra_index_urls: list[str] = []
+    find_links: list[str] = []
+    proxy: str = ""
+    wheel_folder: str = ""
+    name: str = ""
+    verify_start: bool = False
+    secret_env: dict[str, str] = {}
+
+
+class RemoveTask(Message):
+    """Delete an installed engine: `executable` must lie in a venv that the host's managed folder holds. No items."""
+
+    kind: Literal["remove"] = "remove"
+    executable: str
+
+
+AnyTask = EngineTask | ScanTask | RuntimesTask | InstallTask | RemoveTask
+Task = Annotated[AnyTask, Field(discriminator="kind")]
 
 
 class JobOrder(Message):
@@ -151,6 +188,8 @@ class HostFacts(Message):
     boot_time: float
     agent_started: float
     model_roots: list[str] = []  # the folders that the agent's own settings allow
+    engine_folder: str = ""  # the managed folder: installs go there; its disk is one of `disks`
+    allow_install: bool = True  # False: the host's owner forbids installs and removals
 
 
 class Refusal(Message):
@@ -161,6 +200,18 @@ class Refusal(Message):
 
 
 JobState = Literal["starting", "running", "stopping", "ended", "refused"]
+
+
+class Progress(Message):
+    """How far an install is. `done` of `total` packages (0: not counted); `note` is a package or version, no sentence.
+
+    Phases, in order: checking, downloading, installing, extras, verifying, trying.
+    """
+
+    phase: str
+    done: int = 0
+    total: int = 0
+    note: str = ""
 
 
 class JobStatus(Message):
@@ -224,7 +275,7 @@ class LogReply(Message):
 
 
 class JobResult(Message):
-    """The answer of a finished scan or runtimes job; `refusal` when it could not be made."""
+    """The answer of a finished job that is no engine; `refusal` when it could not be made."""
 
     items: list[dict[str, Any]] = []
     refusal: Refusal | None = None
@@ -258,7 +309,8 @@ class FoundRuntime(Message):
     device: str = ""  # cuda, cpu, rocm, npu, tpu, xpu or "" when unknown
     plugins: list[str] = []
     flags: list[dict[str, Any]] = []
-    origin: Literal["path", "named", "folder", "cache"] = "path"
+    # managed: in a venv of the managed folder that an install made, so it can be removed; folder: below a named folder
+    origin: Literal["path", "named", "folder", "cache", "managed"] = "path"
     refusal: Refusal | None = None  # found, but does not work
 
 
