@@ -30,6 +30,7 @@ class Deployment(TimeStamped, Claimable):
     run = models.ForeignKey("Run", on_delete=models.SET_NULL, null=True, related_name="+")  # the newest run
     restart_asked = models.PositiveIntegerField(default=0)  # a person's wish for another run, counted up
     restart_done = models.PositiveIntegerField(default=0)
+    detail_asked = models.PositiveIntegerField(default=0)  # the wish (its number) for one run with a detailed log
     attempts = models.PositiveSmallIntegerField(default=0)  # automatic restarts since the last person's start
     next_attempt_at = models.DateTimeField(null=True)
     created_by = models.CharField(max_length=150, blank=True)
@@ -93,6 +94,7 @@ class Run(models.Model):
     started_by = models.CharField(max_length=150)
     started_by_id = models.BigIntegerField(null=True)
     cause = models.CharField(max_length=16, default="person")  # person, restart_policy, edit
+    detail = models.BooleanField(default=False)  # this one run logs in detail (VLLM_LOGGING_LEVEL=DEBUG)
     created_at = models.DateTimeField(auto_now_add=True, db_index=True)
     phases = models.JSONField(default=list)
     log_parsed = models.BigIntegerField(default=0)

@@ -28,6 +28,7 @@ class Host(TimeStamped):
     ram_reserved_mib = models.PositiveIntegerField(default=0)
     model_roots = models.JSONField(default=list)  # folders that an admin added for scans
     runtime_executables = models.JSONField(default=list)  # engines that an admin named
+    runtime_folders = models.JSONField(default=list)  # folders with engines (venvs, conda) that an admin named
     schedulable = models.BooleanField(default=True)
 
     class Meta:
@@ -85,6 +86,9 @@ class Runtime(TimeStamped):
     origin = models.CharField(max_length=16, blank=True)
     refusal = models.JSONField(null=True)  # wire.Refusal of an engine that was found but does not work
     present = models.BooleanField(default=True)
+    removed_at = models.DateTimeField(null=True)  # an admin had it deleted; runs of it keep their record
+    remove_job = models.ForeignKey("Job", on_delete=models.SET_NULL, null=True, related_name="+")
+    remove_refusal = models.JSONField(null=True)  # wire.Refusal of the newest try to remove it
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["host", "executable"], name="runtime_once_per_host")]
@@ -125,6 +129,60 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id}"
+
+
+class InstallState(models.TextChoices):
+    """waiting → running → done or failed; cancelling → cancelled, or done when it was too late to cancel."""
+
+    WAITING = "waiting"  # ordered, the host has not begun
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class RuntimeInstall(TimeStamped):
+    """One engine that an admin had Berth install. `job` is the newest try; `name` the folder on the host.
+
+    `steps` is a list of {code, start, end, done, total, note} (Unix seconds, the panel's clock). After `deadline_at` the
+    try is ended and said to have failed, so that nothing is "installing" for ever.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    host = models.ForeignKey(Host, on_delete=models.PROTECT, related_name="installs")
+    engine = models.CharField(max_length=16, default="vllm")
+    variant = models.CharField(max_length=8)  # cpu, cuda
+    version = models.CharField(max_length=60, blank=True)  # as asked: "" the newest, "nightly", or exact
+    extras = models.JSONField(default=list)
+    name = models.CharField(max_length=120)
+    state = models.CharField(max_length=12, choices=InstallState.choices, default=InstallState.WAITING, db_index=True)
+    job = models.ForeignKey("Job", on_delete=models.PROTECT, null=True, related_name="+")
+    tries = models.PositiveSmallIntegerField(default=0)
+    steps = models.JSONField(default=list)
+    refusal = models.JSONField(null=True)  # wire.Refusal, why it failed
+    runtime = models.ForeignKey(Runtime, on_delete=models.SET_NULL, null=True, related_name="installs")
+    asked_by = models.CharField(max_length=150, blank=True)
+    asked_by_id = models.BigIntegerField(null=True)
+    began_at = models.DateTimeField(null=True)  # of the newest try
+    deadline_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(name="install_state_known", condition=Q(state__in=InstallState.values)),
+            # Two that install into one folder would break each other.
+            models.UniqueConstraint(
+                fields=["host", "name"],
+                condition=Q(state__in=["waiting", "running", "cancelling"]),
+                name="install_once_per_folder",
+            ),
+        ]
+        indexes = [models.Index(fields=["host", "-created_at"])]
+        ordering = ["-created_at"]
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.host}"
 
 
 class JobLog(models.Model):
