@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from panel.core.mask import mask_text
+
 T = TypeVar("T")
 
 
@@ -38,7 +40,7 @@ def _parse(name: str, default: T, parse: Callable[[str], T], takes: str) -> T:
     try:
         return parse(value)
     except ValueError as exc:
-        raise SettingError(f"{name}={value!r} is not {takes}.") from exc
+        raise SettingError(f"{name}={mask_text(value)!r} is not {takes}.") from exc
 
 
 def text(name: str, default: str = "") -> str:
@@ -105,10 +107,31 @@ def address(name: str, default: str) -> tuple[str, int]:
 def url(name: str, default: str = "") -> str:
     """An http(s) address without a path's last slash."""
 
-    def parse(value: str) -> str:
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError
-        return value.rstrip("/")
+    return _parse(name, default, _url, "an address such as https://berth.example.org")
 
-    return _parse(name, default, parse, "an address such as https://berth.example.org")
+
+def urls(name: str) -> list[str]:
+    """Several http(s) addresses, parted by blanks or commas."""
+
+    def parse(value: str) -> list[str]:
+        return [_url(item) for item in value.replace(",", " ").split()]
+
+    return _parse(name, [], parse, "a list of addresses such as https://berth.example.org")
+
+
+def absolute(name: str) -> str:
+    """A full path on another machine, which cannot be looked at from here; "" when unset."""
+
+    def parse(value: str) -> str:
+        if not value.startswith("/") or ".." in value.split("/") or "\0" in value:
+            raise ValueError
+        return value.rstrip("/") or "/"
+
+    return _parse(name, "", parse, "a full path such as /srv/wheels")
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError
+    return value.rstrip("/")
