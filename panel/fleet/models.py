@@ -22,6 +22,11 @@ class Host(TimeStamped):
     agent_version = models.CharField(max_length=32, blank=True)
     last_seen_at = models.DateTimeField(null=True)
     lost_at = models.DateTimeField(null=True)  # set when the agent was silent too long, cleared by its next report
+    agent_instance = models.CharField(max_length=80, blank=True)  # the agent that has the host's line, see seats.py
+    clock_skew_s = models.FloatField(default=0.0)  # the host's clock minus ours; positive: it is ahead
+    boot_id = models.CharField(max_length=64, blank=True)  # of the machine's newest start
+    restarted_at = models.DateTimeField(null=True)  # when the machine started again, by our clock
+    link_trouble = models.JSONField(default=dict)  # the newest refusal of an agent with this host's token
     facts = models.JSONField(default=dict)  # wire.HostFacts without gpus
     facts_at = models.DateTimeField(null=True)
     ram_total_mib = models.PositiveIntegerField(default=0)
@@ -221,13 +226,24 @@ class Reservation(models.Model):
 
 
 class JoinCode(models.Model):
-    """A one-time code with which an agent joins; 15 minutes."""
+    """A one-time code with which an agent joins; 15 minutes. Only its SHA-256 is kept.
+
+    `host` is the host that joined by it; of a code for a host that is there already (a new key for the same row) it is
+    set from the beginning, and `again` is true.
+    """
 
     code_hash = models.CharField(max_length=64, unique=True)
     host_name = models.CharField(max_length=64)
+    host = models.ForeignKey(Host, on_delete=models.SET_NULL, null=True, related_name="join_codes")
+    again = models.BooleanField(default=False)
+    made_by = models.CharField(max_length=150, blank=True)
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True)
+    revoked_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-created_at"]
 
     def __str__(self) -> str:
         return f"join code for {self.host_name}"
