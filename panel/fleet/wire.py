@@ -8,6 +8,10 @@ Every call is made by the agent, over HTTP(S), with `Authorization: Bearer <host
     POST /agent/v1/jobs/{id}/log?offset&skipped   raw bytes → LogReply
     POST /agent/v1/jobs/{id}/result JobResult     → 204
 
+Every call also says which wire it speaks and which agent process it is (WIRE_HEADER, INSTANCE_HEADER), so that the panel can refuse a wire
+it does not know (426, code link.version) and a second agent with the same token (409, code link.twin) before it reads
+anything. Fields are only ever added to a wire; a change that an older side would misread gets a new number.
+
 Work is level-triggered: it is the whole list of what should be on the host. The agent makes it true and says what is.
 Units: sizes in bytes unless the name ends in `_mib` (2^20 bytes); times are Unix seconds (float, host clock).
 Texts are never sentences: refusals and errors are a code with parameters, pages translate.
@@ -20,6 +24,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 WIRE_VERSION = 1
+WIRE_HEADER = "Berth-Wire"
+INSTANCE_HEADER = "Berth-Instance"  # "<seat>.<start>", see agent/seat.py
 MAX_LOG_CHUNK = 1 << 20  # bytes of one log upload
 MAX_REPORT_JOBS = 500
 PORT_PLACE = "{port}"  # the argv element that the agent replaces by the port it picked
@@ -186,6 +192,7 @@ class HostFacts(Message):
     gpu_error: str | None = None  # code why NVML could not be read; None when read or when there is no driver
     python: str
     boot_time: float
+    boot_id: str = ""  # the kernel's name for this boot; "" where it does not tell
     agent_started: float
     model_roots: list[str] = []  # the folders that the agent's own settings allow
     engine_folder: str = ""  # the managed folder: installs go there; its disk is one of `disks`
@@ -258,7 +265,9 @@ class DoorFacts(Message):
 class Report(Message):
     wire: int = WIRE_VERSION
     agent_version: str
+    instance: str = ""  # as in INSTANCE_HEADER
     sent_at: float
+    round_trip_s: float | None = None  # of the report before this one, to tell a slow network from a wrong clock
     rev: int  # the newest work revision that this report reflects
     facts: HostFacts | None = None  # None when unchanged within the last seconds
     jobs: list[JobStatus] = Field(default=[], max_length=MAX_REPORT_JOBS)
@@ -292,8 +301,13 @@ class JoinRequest(Message):
 
 
 class JoinReply(Message):
+    """`again`: this host was there before and has a new key now; its older agent's key has ended."""
+
     host_id: int
     token: str
+    host_name: str = ""
+    again: bool = False
+    panel_version: str = ""
 
 
 # --- what results hold ---------------------------------------------------------------------------------------------
