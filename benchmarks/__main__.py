@@ -55,7 +55,10 @@ def delays(panel: Panel, engines: measure.Engines) -> None:
     row = engines.deploy()
     measure.wait_for(row, "ready")
     say(f"Click to engine's process: {measure.spread(measure.click_to_engine(person, row, engines))}")
-    say(f"Engine's line to the page: {measure.spread(measure.line_to_browser(person, row, panel))}")
+    if measure.CHROMIUM:
+        say(f"Engine's line to the drawn page: {measure.spread(measure.line_to_page(person, row, panel))}")
+    else:
+        say("Engine's line to the drawn page: not measured, there is no Chromium here")
 
 
 def main() -> int:

@@ -11,7 +11,9 @@ from typing import Any
 
 import httpx
 import psutil
+from playwright.sync_api import sync_playwright
 
+from tests.browser.conftest import CHROMIUM, FLAGS
 from tests.fakes.make_engine import make_fake_engine, make_fake_model
 from tests.panel.running import Panel
 
@@ -177,20 +179,33 @@ def engine_processes(engines: Engines) -> list[psutil.Process]:
     return found
 
 
-def line_to_browser(person: Person, row: Any, panel: Panel) -> list[float]:
-    """From a line in the engine's log file to the page's event stream."""
+WATCH = """mark => new Promise(drawn => {
+  const there = () => document.querySelector('.log').textContent.includes(mark);
+  const done = () => requestAnimationFrame(() => setTimeout(() => drawn(Date.now())));  // after the next frame
+  if (there()) return done();
+  const seen = new MutationObserver(() => { if (there()) { seen.disconnect(); done(); } });
+  seen.observe(document.querySelector('.log'), { childList: true, subtree: true, characterData: true });
+})"""
+
+
+def line_to_page(person: Person, row: Any, panel: Panel) -> list[float]:
+    """From a line in the engine's log file to the frame of a real browser that shows it, exact to a millisecond."""
     log = panel.data / "agent" / "jobs" / str(row.run.job_id) / "log"
+    url = f"http://127.0.0.1:{panel.port}"
     delays = []
-    with person.client.stream("GET", f"/deployments/{row.pk}/live", timeout=60) as stream, log.open("ab", 0) as file:
-        arriving = stream.iter_text()
-        next(arriving)
+    with sync_playwright() as playwright, log.open("ab", 0) as file:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        context = browser.new_context(base_url=url)
+        context.add_cookies([{"name": c.name, "value": c.value or "", "url": url} for c in person.client.cookies.jar])
+        page = context.new_page()
+        page.goto(f"/deployments/{row.pk}/")
+        page.locator(".log").wait_for()
         for number in range(LINES):
             mark = f"bench-{number}-{time.time_ns()}"
-            begin = time.monotonic()
+            page.evaluate(f"mark => {{ window.shown = ({WATCH})(mark) }}", mark)
+            begin = time.time()
             file.write(f"INFO {mark}\n".encode())
-            text = ""
-            while mark not in text:
-                text = text[-4096:] + next(arriving)
-            delays.append(time.monotonic() - begin)
+            delays.append(page.evaluate("window.shown") / 1000 - begin)
             time.sleep(0.05 + number % 7 / 50)  # not in step with any timer
+        browser.close()
     return delays

@@ -8,6 +8,7 @@ passes alone is named as unsteady: a busy machine should not hide which tests ar
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "test-output"
 REQUIRE_ALL = os.environ.get("BERTH_TEST_ALL") == "1"
 PG15 = Path("/usr/lib/postgresql/15/bin")
+OLDEST = "python3.10"  # that an agent runs on; the panel needs a newer one
 TESTS_FAILED, NOTHING_SELECTED = 1, 5  # pytest's exit codes
 
 
@@ -28,6 +30,7 @@ class Part:
     name: str
     marks: str
     env: dict[str, str]
+    paths: tuple[str, ...] = ()
     code: int = 0
     closing: str = "not run"
     left_out: str = ""
@@ -37,11 +40,11 @@ class Part:
         """Run the part; what failed is run once more by itself, and what then passes is named as unsteady."""
         say(f"\n### {self.name}")
         cache = ["-o", f"cache_dir={OUTPUT / 'cache' / self.slug}"]
-        lines = self._pytest(["--cache-clear", *cache, *arguments], self.slug)
+        lines = self._pytest(["--cache-clear", *cache, *self.paths, *arguments], self.slug)
         if self.code == TESTS_FAILED:
             say(f"\n### {self.name}: what failed, once more")
             first = self.closing
-            again = self._pytest(["--lf", "--lfnf=none", *cache, *arguments], f"{self.slug}-again")
+            again = self._pytest(["--lf", "--lfnf=none", *cache, *self.paths, *arguments], f"{self.slug}-again")
             if not self.code:
                 self.unsteady = [line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
                 self.closing = f"{first}; once more: {self.closing}"
@@ -85,6 +88,29 @@ def prepare_engine() -> int:
     return subprocess.run([sys.executable, "-m", "panel.fleet.agent.engine_cpu"], cwd=ROOT, check=False).returncode
 
 
+def oldest_python() -> str:
+    """A Python 3.10 with the agent's locked packages; "" where the machine has none or the packages are out of reach."""
+    python = OUTPUT / OLDEST / "bin" / "python"
+    ready = python.parent.parent / "wanted.txt"
+    pyenv = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser().glob("versions/3.10.*/bin/python")
+    for base in [shutil.which(OLDEST), *map(str, pyenv)]:
+        if base and not subprocess.run([base, "-c", "import venv, ensurepip"], capture_output=True).returncode:
+            break
+    else:
+        return ""
+    wanted = subprocess.run([sys.executable, "-m", "panel.lock", "select", "agent"], cwd=ROOT, capture_output=True)
+    if not ready.exists() or ready.read_bytes() != wanted.stdout:
+        say(f"\n### preparing {OLDEST} for an agent")
+        subprocess.run([base, "-m", "venv", "--clear", str(python.parent.parent)], check=True)
+        new = ready.with_suffix(".new")
+        new.write_bytes(wanted.stdout)
+        pip = [str(python), "-m", "pip", "install", "-q", "--no-deps", "--require-hashes", "-r", str(new)]
+        if subprocess.run(pip).returncode:
+            return ""
+        new.rename(ready)
+    return str(python)
+
+
 def parts() -> list[Part]:
     found = [
         Part("tests without servers", "not integration and not browser and not engine", {}),
@@ -95,6 +121,11 @@ def parts() -> list[Part]:
     if (PG15 / "initdb").exists() and not os.environ.get("DATABASE_URL"):
         marks = "integration and not slow and not browser and not engine"
         found.insert(3, Part("tests on PostgreSQL 15", marks, {"BERTH_TEST_PG_BIN": str(PG15)}))
+    if python := oldest_python():
+        only = ("tests/e2e/test_main_job.py",)
+        found.insert(3, Part(f"main job, agent on {OLDEST}", "integration", {"BERTH_TEST_AGENT_PYTHON": python}, only))
+    else:
+        say(f"\n### no {OLDEST} here: the agent is not run on it")
     return found
 
 

@@ -31,7 +31,6 @@ FAST = {
     "BERTH_CLAIM_S": "2",
     "BERTH_HOST_LOST_S": "4",
     "BERTH_RESTART_FIRST_S": "0.5",
-    "BERTH_PROBE_TIMEOUT_S": "30",
     "BERTH_LOG_LEVEL": "WARNING",
 }
 
@@ -70,12 +69,13 @@ class Stack:
     }  # fmt: skip
 
     def start(self, name: str) -> None:
-        args = list(self.COMMANDS[name])
+        args, python = list(self.COMMANDS[name]), sys.executable
         if name == "agent":
             args += ["--dir", str(self.data / "agent")]
+            python = os.environ.get("BERTH_TEST_AGENT_PYTHON", python)
         log = (self.folder / f"{name}.log").open("ab")
         self.procs[name] = subprocess.Popen(
-            [sys.executable, *args],
+            [python, *args],
             cwd=ROOT,
             env=self.env,
             stdout=log,

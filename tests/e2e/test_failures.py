@@ -6,7 +6,7 @@ import time
 import pytest
 
 from deployments import services
-from deployments.models import Deployment
+from deployments.models import Deployment, Run
 from models_catalog.models import Copy
 from panel.fleet import logstore
 from panel.fleet.models import Job, Reservation
@@ -73,13 +73,15 @@ def test_dies_at_the_first_question(stack: Stack) -> None:
     check_clean(stack, row)
 
 
-def test_an_answer_that_takes_long_is_waited_for(stack: Stack) -> None:
-    make_fake_model(stack.models / "late", answer_after_s=6.0)
-    stack.scan()
-    row = stack.deploy("late", "late")
+@pytest.mark.slow
+def test_an_answer_after_a_minute_is_waited_for(stack: Stack) -> None:
+    row = deploy(stack, "answers_late")
     stack.wait_for(row, "starting")
-    stack.wait_for(row, "ready", timeout=30)
-    assert row.run.answer["latency_ms"] >= 6000
+    until(lambda: Run.objects.filter(pk=row.run_id, probe__has_key="asked_at").exists(), why="the question is asked")
+    row.refresh_from_db()
+    assert row.state == "starting", "healthy, but it has not answered"
+    stack.wait_for(row, "ready", timeout=110)
+    assert row.run.answer["latency_ms"] >= 60_000
     services.stop(row, actor=None)
     stack.wait_for(row, "stopped")
 

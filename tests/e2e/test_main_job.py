@@ -1,5 +1,9 @@
 """The main job on a whole Berth with a fake engine: up, ready by an answer through the door, down, and the record."""
 
+import os
+import subprocess
+import sys
+
 import httpx
 import pytest
 
@@ -40,6 +44,12 @@ def ask(stack: Stack, token: str, name: str, **body: object) -> httpx.Response:
         headers={"Authorization": f"Bearer {token}"},
         timeout=20,
     )
+
+
+def test_the_agent_runs_on_the_python_that_was_asked_for(stack: Stack) -> None:
+    wanted = os.environ.get("BERTH_TEST_AGENT_PYTHON", sys.executable)
+    said = subprocess.run([wanted, "-c", "import platform; print(platform.python_version())"], capture_output=True)
+    assert stack.host().facts["python"] == said.stdout.decode().strip()
 
 
 def test_from_click_to_answer_to_stop(stack: Stack, token: str) -> None:
