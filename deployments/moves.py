@@ -42,18 +42,19 @@ def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None
         run_id = changes["run"].pk if "run" in changes else row.run_id
         Transition.objects.create(deployment=row, run_id=run_id, old=old, new=to, reason=reason or {})
         if run_id is not None and old not in (State.QUEUED, State.PLACING):
-            _tell_the_record(run_id, row.name, to, reason or {})
+            _tell_the_record(row, run_id, to, reason or {})
         if to == State.READY:
             Run.objects.filter(pk=run_id, ready_at=None).update(ready_at=now)
     events.announce(row.pk, state=to, name=row.name)
     return True
 
 
-def _tell_the_record(run_id: Any, name: str, to: State, reason: dict[str, Any]) -> None:
+def _tell_the_record(row: Deployment, run_id: Any, to: State, reason: dict[str, Any]) -> None:
     """What came of a start stands among the acts of people, so that everyone can follow the story in one place."""
     verbs = {State.READY: "run.ready", State.FAILED: "run.failed", State.STOPPED: "run.stopped", State.LOST: "run.lost"}
     if to not in verbs:
         return
     facts = {"reason": reason["code"]} if reason else {}
     outcome = Outcome.FAILED if to == State.FAILED else Outcome.DONE
-    audit.record(verbs[to], ("run", str(run_id), name), actor=None, outcome=outcome, **facts)
+    target = ("run", str(run_id), row.name)
+    audit.record(verbs[to], target, actor=None, outcome=outcome, story=f"deployment:{row.pk}", **facts)

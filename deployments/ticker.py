@@ -13,6 +13,7 @@ from django.db import close_old_connections, connections
 
 from deployments.reconcile import sweep
 from models_catalog.events import sweep_scans
+from panel.audit.months import Housekeeping
 from panel.core.database import own_connection
 from panel.core.locks import Lock
 from panel.fleet import services as fleet
@@ -32,6 +33,7 @@ class Ticker:
         self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
         self._lock: psycopg.Connection | None = None
         self._turns = 0
+        self._record = Housekeeping()
 
     def start(self) -> None:
         self._thread.start()
@@ -47,6 +49,7 @@ class Ticker:
                 self._turns += 1
                 if self._leads() or self._turns % FOLLOWERS_TURN == 0:
                     tick()
+                    self._record.turn()
             except Exception:  # the database may be away; the next tick tries again
                 log.warning("tick failed, trying again", exc_info=True)
                 self._let_go()

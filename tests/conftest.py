@@ -41,13 +41,22 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
     """pytest-django asks for this just before it makes the test database: only then are servers needed."""
 
 
+def _may_be_emptied(word: str) -> str:
+    """Switch the trigger of the record's table and of its months that refuses TRUNCATE."""
+    return f"""DO $$ DECLARE part regclass; BEGIN
+        FOR part IN SELECT relid FROM pg_partition_tree('audit_event') LOOP
+            EXECUTE format('ALTER TABLE %s {word} TRIGGER audit_no_truncate', part);
+        END LOOP;
+    END $$"""
+
+
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
     """The test database may be emptied between tests, which the audit's trigger refuses elsewhere."""
     from django.db import connection
 
     with django_db_blocker.unblock(), connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE audit_event DISABLE TRIGGER audit_no_truncate")
+        cursor.execute(_may_be_emptied("DISABLE"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -62,8 +71,7 @@ def _tables_can_be_emptied() -> Iterator[None]:
         statements = original(self, style, tables, **options)
         if "audit_event" not in tables or not statements:
             return statements
-        off, on = (f"ALTER TABLE audit_event {word} TRIGGER audit_no_truncate" for word in ("DISABLE", "ENABLE"))
-        return [off, *statements, on]
+        return [_may_be_emptied("DISABLE"), *statements, _may_be_emptied("ENABLE")]
 
     patch.setattr(DatabaseOperations, "sql_flush", sql_flush)
     yield

@@ -10,7 +10,7 @@ from django.db import connection, models
 from django.utils import timezone
 
 from panel.audit.bounds import bounded, line
-from panel.audit.models import Event, Outcome
+from panel.audit.models import Event, Outcome, minute_of
 
 # At most so many rows of refusals in one minute; what comes on top shares one row, so that no crowd of addresses
 # can fill the disk.
@@ -33,6 +33,7 @@ def record(
     *,
     actor: Any,
     address: str = "",
+    story: str = "",
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
     outcome: str = Outcome.DONE,
@@ -42,7 +43,8 @@ def record(
 
     `verb` is past tense with the kind in front ("deployment.started"); for a refusal it is the missing right.
     `target` is a model row, a `(kind, id, name)` triple, a text, or None. `actor` is a user, an Actor, or None for
-    the loop itself. Texts are cut, secrets masked. A refusal joins the row of its address, actor, verb and minute,
+    the loop itself. `story` says what a target belongs to ("deployment:12"); a deployment is a story of its own.
+    Texts are cut, secrets masked. A refusal joins the row of its address, actor, verb and minute,
     and outlives the transaction that it ends.
     """
     name, actor_id, where, via = _who(actor)
@@ -61,6 +63,7 @@ def record(
         before=None if before is None else bounded(before),
         after=None if after is None else bounded(after),
         facts=bounded(facts),
+        story=line(story or (f"{kind}:{target_id}" if kind == "deployment" else ""), 64),
     )
     if outcome == Outcome.DENIED:
         return _count_refusal(event, timezone.now())
@@ -94,8 +97,9 @@ def _what(target: Any) -> tuple[str, str, str]:
 
 _UPSERT = """
 INSERT INTO audit_event
-    (at, minute, verb, actor, actor_id, address, target_kind, target_id, target, outcome, count, before, after, facts)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 'denied', 1, %s::jsonb, %s::jsonb, %s::jsonb)
+    (at, minute, verb, actor, actor_id, address, target_kind, target_id, target, outcome, count, before, after, facts,
+     story)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 'denied', 1, %s::jsonb, %s::jsonb, %s::jsonb, %s)
 ON CONFLICT (minute, address, verb, actor_id) WHERE outcome = 'denied'
 DO UPDATE SET count = least(audit_event.count::bigint + 1, 2147483647)
     WHERE audit_event.count < 2147483647
@@ -105,7 +109,7 @@ RETURNING id, count
 
 def _count_refusal(event: Event, now: datetime) -> Event:
     """Add one to the row of this refusal, or begin it."""
-    event.at, event.minute = now, now.replace(second=0, microsecond=0)
+    event.at, event.minute = now, minute_of(now)
     event.address = network(event.address)
     with _apart() as link:
         if event.actor_id is None and _crowded(link, event.minute):
@@ -117,6 +121,7 @@ def _count_refusal(event: Event, now: datetime) -> Event:
                     event.at, event.minute, event.verb, event.actor, event.actor_id, event.address,
                     event.target_kind, event.target_id, event.target,
                     *(None if doc is None else json.dumps(doc) for doc in (event.before, event.after, event.facts)),
+                    event.story,
                 ],
             )  # fmt: skip
             event.pk, event.count = cursor.fetchone() or (None, event.count)

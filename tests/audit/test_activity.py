@@ -14,7 +14,7 @@ from django.utils import timezone
 from panel import audit
 from panel.accounts.actor import Actor
 from panel.accounts.models import User
-from panel.audit.models import Event
+from panel.audit.models import Event, minute_of
 from panel.audit.queries import PAGE
 
 pytestmark = pytest.mark.django_db
@@ -32,7 +32,10 @@ def at(event: Event, **ago: float) -> None:
     """Put an event into the past, which only the owner of the database can."""
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE audit_event DISABLE TRIGGER audit_append_only")
-        cursor.execute("UPDATE audit_event SET at = %s WHERE id = %s", [timezone.now() - timedelta(**ago), event.pk])
+        moment = timezone.now() - timedelta(**ago)
+        cursor.execute(
+            "UPDATE audit_event SET at = %s, minute = %s WHERE id = %s", [moment, minute_of(moment), event.pk]
+        )
         cursor.execute("ALTER TABLE audit_event ENABLE TRIGGER audit_append_only")
 
 

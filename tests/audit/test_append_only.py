@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection, transaction
+from django.utils import timezone
 
 from panel import audit
 from panel.audit.models import AppendOnly, Event
@@ -48,9 +49,12 @@ def test_the_orm_refuses(event: Event, change: Any) -> None:
 SQL = [
     "UPDATE audit_event SET actor = 'x'",
     "UPDATE audit_event SET count = count + 1",  # of a row that is no refusal
-    "UPDATE audit_event SET outcome = 'denied', count = 2, minute = now()",
+    "UPDATE audit_event SET outcome = 'denied', count = 2",
+    "UPDATE audit_event SET at = at - interval '1 month', minute = minute - interval '1 month'",
+    "UPDATE audit_event_{month} SET actor = 'x'",
+    "DELETE FROM audit_event_{month}",
     "DELETE FROM audit_event",
-    "INSERT INTO audit_event SELECT * FROM audit_event ON CONFLICT (id) DO UPDATE SET actor = 'x'",
+    "INSERT INTO audit_event SELECT * FROM audit_event ON CONFLICT (id, minute) DO UPDATE SET actor = 'x'",
     "WITH gone AS (DELETE FROM audit_event RETURNING 1) SELECT count(*) FROM gone",
 ]
 
@@ -67,15 +71,17 @@ def refused(sql: str) -> bool:
 
 @pytest.mark.parametrize("sql", SQL)
 def test_the_database_refuses(event: Event, sql: str) -> None:
-    assert refused(sql)
+    assert refused(sql.replace("{month}", f"{timezone.now():%Y_%m}"))
     assert Event.objects.get().actor == "system"
 
 
-@pytest.mark.parametrize("sql", ["TRUNCATE audit_event", "TRUNCATE audit_event CASCADE"])
-def test_the_database_refuses_to_empty_it(event: Event, sql: str) -> None:
+@pytest.mark.parametrize("sql", ["TRUNCATE {table}", "TRUNCATE {table} CASCADE"])
+@pytest.mark.parametrize("table", ["audit_event", "audit_event_{month}", "audit_event_other"])
+def test_the_database_refuses_to_empty_it(event: Event, table: str, sql: str) -> None:
+    table = table.replace("{month}", f"{timezone.now():%Y_%m}")
     with connection.cursor() as cursor:  # the test database has this trigger switched off, see tests/conftest.py
-        cursor.execute("ALTER TABLE audit_event ENABLE TRIGGER audit_no_truncate")
-    assert refused(sql)
+        cursor.execute(f"ALTER TABLE {table} ENABLE TRIGGER audit_no_truncate")
+    assert refused(sql.replace("{table}", table))
     assert Event.objects.count() == 1
 
 
