@@ -164,6 +164,7 @@ STORAGES = {
     "logs": {"BACKEND": "django.core.files.storage.FileSystemStorage", "OPTIONS": {"location": BERTH_DATA / "logs"}},
 }
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 << 20
+BERTH_AUDIT_KEEP_MONTHS = env.integer("BERTH_AUDIT_KEEP_MONTHS", 0, low=0)  # 0: for ever
 
 # --- times of the loop (seconds); tests make them short ---------------------------------------------------------------
 BERTH_TICK_S = env.number("BERTH_TICK_S", 2.0, low=0.05)
