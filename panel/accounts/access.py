@@ -43,6 +43,8 @@ RIGHTS: dict[str, Role] = {
 _RANK = {role: rank for rank, role in enumerate(Role.values)}
 # What a token that only reads may do: everything that changes nothing.
 _READING = frozenset(name for name in RIGHTS if name.endswith(".view"))
+# What a token for some deployments may do: with those, and nothing else. Their making is not one of them.
+_WITHIN = frozenset(name for name in RIGHTS if name.startswith("deployments.")) - {"deployments.create"}
 
 
 class NotSignedIn(Denied):
@@ -57,6 +59,14 @@ class RoleTooLow(Denied):
 
     message: Any = _("Your role does not allow this.")
     hint: Any = _("This needs the role “%(role)s”. An admin of this panel can give it to you.")
+
+
+class OutOfReach(Denied):
+    """The person could, but the token that is used is for some deployments only."""
+
+    code = "token.limited"
+    message: Any = _("This token is for some deployments only.")
+    hint: Any = _("Use a token that is not limited to deployments.")
 
 
 class ReadOnly(Denied):
@@ -75,16 +85,21 @@ def can(who: Any, right: str) -> bool:
         return True
     if actor.read_only and right not in _READING:
         return False
+    if actor.deployments is not None and right not in _WITHIN:
+        return False
     return _RANK.get(actor.role, -1) >= _RANK[RIGHTS[right]]
 
 
 def require(who: Any, right: str, target: Any = None) -> Actor:
     """Return the actor when it holds the right; else record the refusal and raise Denied (or NotSignedIn).
 
-    The record survives the transaction that the refusal ends.
+    The record survives the transaction that the refusal ends. A deployment that a limited token is not for does not
+    exist for it: NotFound.
     """
     actor = as_actor(who)
     if can(actor, right):
+        if _hidden(actor, target):
+            raise NotFound()
         return actor
     audit.record(right, target, actor=actor, outcome="denied")
     raise refusal(actor, right)
@@ -94,9 +109,19 @@ def refusal(actor: Actor, right: str) -> Denied:
     """The error that tells this actor why not."""
     if not actor.signed_in or not actor.role:
         return NotSignedIn()
-    if actor.read_only and _RANK[actor.role] >= _RANK[RIGHTS[right]]:
+    could = _RANK[actor.role] >= _RANK[RIGHTS[right]]
+    if could and actor.read_only and right not in _READING:
         return ReadOnly()
+    if could and actor.deployments is not None:
+        return OutOfReach()
     return RoleTooLow(params={"role": RIGHTS[right].label})
+
+
+def _hidden(actor: Actor, target: Any) -> bool:
+    """Whether the target is a deployment beyond a limited token's reach."""
+    if actor.deployments is None or not isinstance(target, models.Model):
+        return False
+    return target._meta.model_name == "deployment" and not actor.reaches(target.pk)
 
 
 def load_or_404(source: Any, who: Any, **lookup: Any) -> Any:
@@ -111,6 +136,8 @@ def load_or_404(source: Any, who: Any, **lookup: Any) -> Any:
         raise NotFound()
     if hasattr(rows, "visible_to"):
         rows = rows.visible_to(actor.user)
+    if actor.deployments is not None and rows.model._meta.model_name == "deployment":
+        rows = rows.filter(pk__in=actor.deployments)
     try:
         return rows.get(**lookup)
     except (rows.model.DoesNotExist, ValueError, TypeError, ValidationError, DataError) as exc:

@@ -19,6 +19,7 @@ class Actor:
     role: str = ""
     via: str = ""  # "browser", "shell", "token <name>"; empty for the loop itself
     read_only: bool = False  # holds only the rights to see
+    deployments: frozenset[int] | None = None  # of a limited token: all that it sees and acts on; None: everything
     user: Any = field(default=None, compare=False, repr=False)
 
     @property
@@ -35,13 +36,25 @@ class Actor:
         """Whoever may run commands on the panel's own machine; it may everything."""
         return cls(name="system", role=SYSTEM_ROLE, via="shell")
 
+    def reaches(self, deployment_id: int) -> bool:
+        """Whether this deployment is within what a limited token was made for."""
+        return self.deployments is None or deployment_id in self.deployments
+
     @classmethod
-    def from_user(cls, user: Any, *, address: str = "", via: str = "", read_only: bool = False) -> Self:
+    def from_user(
+        cls,
+        user: Any,
+        *,
+        address: str = "",
+        via: str = "",
+        read_only: bool = False,
+        deployments: frozenset[int] | None = None,
+    ) -> Self:
         """A user row, or Django's AnonymousUser. A disabled account is a stranger with a name."""
         if not user.is_authenticated:
             return cls(address=address)
         role = user.role if user.is_active else ""
-        return cls(user.get_username(), user.pk, address, role, via, read_only, user)
+        return cls(user.get_username(), user.pk, address, role, via, read_only, deployments, user)
 
     @classmethod
     def from_request(cls, request: HttpRequest) -> Self:
@@ -49,10 +62,15 @@ class Actor:
         return cls.from_user(request.user, address=address_of(request), via="browser")
 
     @classmethod
-    def from_token(cls, token: Any, *, address: str = "") -> Self:
-        """The owner of an API token; a reading token makes a reading actor."""
-        read_only = token.scope != "api:write"
-        return cls.from_user(token.user, address=address, via=f"token {token.name}", read_only=read_only)
+    def from_token(cls, token: Any, address: str = "") -> Self:
+        """The owner of an API token, with no more rights than the token has: reading, or some deployments only."""
+        return cls.from_user(
+            token.user,
+            address=address,
+            via=f"token {token.name}",
+            read_only=token.scope != "api:write",
+            deployments=None if token.deployment_ids is None else frozenset(token.deployment_ids),
+        )
 
 
 def as_actor(who: Any) -> Actor:

@@ -1,8 +1,13 @@
-"""Who may use the panel: users with a role, API tokens, and the one-time links that create the first admin."""
+"""Who may use the panel: users with a role, their sessions and API tokens, and the links that work once."""
+
+import uuid
+from typing import Any
 
 from django.contrib.auth.models import AbstractUser
+from django.contrib.sessions.base_session import AbstractBaseSession
 from django.db import models
 from django.db.models.functions import Lower
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 
@@ -20,6 +25,7 @@ class User(AbstractUser):
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.VIEWER)
     language = models.CharField(max_length=8, blank=True)  # "en", "zh-hans"; empty follows the browser
     theme = models.CharField(max_length=8, default="auto")  # auto, light, dark
+    last_seen_at = models.DateTimeField(null=True, blank=True)  # with a browser; exact to a minute
 
     class Meta:
         constraints = [
@@ -49,6 +55,7 @@ class ApiToken(models.Model):
     token_hash = models.CharField(max_length=64, unique=True)
     prefix = models.CharField(max_length=12)  # the first characters, to recognise it in lists
     scope = models.CharField(max_length=16, default=Scope.DOOR, choices=Scope.choices)
+    deployment_ids = models.JSONField(null=True)  # the only deployments that it reaches; null: all
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True)
     last_used_at = models.DateTimeField(null=True)
@@ -61,14 +68,53 @@ class ApiToken(models.Model):
         return f"{self.name} ({self.prefix}…)"
 
 
-class OneTimeLink(models.Model):
-    """A link that works once: creating the first admin. Only the SHA-256 of its secret is kept."""
+class PersonSession(AbstractBaseSession):
+    """A browser that is signed in: Django's session row, which knows whose it is and where it was seen.
 
-    purpose = models.CharField(max_length=16, default="first_admin")
+    Ending a session is deleting its row. Django writes what it holds, panel.accounts.sessions the rest.
+    """
+
+    user = models.ForeignKey(User, null=True, on_delete=models.CASCADE, related_name="sessions")
+    number = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)  # names it on pages; the key is a secret
+    address = models.CharField(max_length=64, blank=True)  # where it was seen last
+    agent = models.CharField(max_length=300, blank=True)  # the browser, by its own word
+    since = models.DateTimeField(default=timezone.now)  # the sign-in
+    last_seen_at = models.DateTimeField(default=timezone.now)
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Django writes whole rows; of one that is there it may only change what it knows of."""
+        if kwargs.get("force_update"):
+            kwargs["update_fields"] = ["session_data", "expire_date", "user"]
+        super().save(*args, **kwargs)
+
+    @classmethod
+    def get_session_store_class(cls) -> Any:
+        from panel.accounts.session_store import SessionStore
+
+        return SessionStore
+
+
+class Purpose(models.TextChoices):
+    """What a one-time link is for."""
+
+    FIRST_ADMIN = "first_admin", _("First admin")
+    INVITE = "invite", _("Invitation")
+    RESET = "reset", _("New password")
+
+
+class OneTimeLink(models.Model):
+    """A link that works once. Only the SHA-256 of its secret is kept."""
+
+    purpose = models.CharField(max_length=16, default=Purpose.FIRST_ADMIN, choices=Purpose.choices)
     secret_hash = models.CharField(max_length=64, unique=True)
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)  # taken back, or replaced by a newer one
+    label = models.CharField(max_length=80, blank=True)  # of an invitation: who it is for
+    role = models.CharField(max_length=16, blank=True)  # of an invitation: what the person may do
+    user = models.ForeignKey(User, null=True, on_delete=models.CASCADE, related_name="links")  # whose password it sets
+    made_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="links_made")
 
     def __str__(self) -> str:
         return f"{self.purpose} until {self.expires_at}"

@@ -12,12 +12,13 @@ from django.test import AsyncRequestFactory, Client, RequestFactory
 from django.urls import reverse
 
 from panel.accounts import services
-from panel.accounts.access import RIGHTS, NotSignedIn, ReadOnly, RoleTooLow, can, load_or_404, require
+from panel.accounts.access import RIGHTS, NotSignedIn, OutOfReach, ReadOnly, RoleTooLow, can, load_or_404, require
 from panel.accounts.actor import Actor, address_of
 from panel.accounts.guard import right
 from panel.accounts.models import ApiToken, Role, User
 from panel.audit.models import Event
 from panel.core.errors import NotFound
+from tests.deployments import builders
 
 pytestmark = pytest.mark.django_db
 Browser = Callable[..., Client]
@@ -218,3 +219,60 @@ def test_load_or_404(people: dict[str, User]) -> None:
 def test_the_address_is_the_peers(peer: str, forwarded: str, expected: str) -> None:
     extra = {"HTTP_X_FORWARDED_FOR": forwarded} if forwarded else {}
     assert address_of(RequestFactory().get("/", REMOTE_ADDR=peer, **extra)) == expected
+
+
+# --- tokens for some deployments --------------------------------------------------------------------------------------
+
+
+def limited(owner: User, *ids: int, scope: str = "api:write") -> Actor:
+    row = ApiToken(user=owner, name="ci", scope=scope, deployment_ids=list(ids))
+    return Actor.from_token(row, "192.0.2.5")
+
+
+@pytest.mark.parametrize(
+    ("right_name", "writes", "reads"),
+    [
+        ("deployments.view", True, True),
+        ("deployments.edit", True, False),
+        ("deployments.operate", True, False),
+        ("deployments.delete", True, False),
+        ("deployments.try", True, False),
+        ("deployments.create", False, False),
+        ("models.view", False, False),
+        ("hosts.view", False, False),
+        ("audit.view", False, False),
+        ("tokens.own", False, False),  # else it could make itself a wider one
+        ("users.manage", False, False),
+    ],
+)
+def test_a_limited_token_of_an_admin_acts_on_its_deployments_only(
+    people: dict[str, User], right_name: str, writes: bool, reads: bool
+) -> None:
+    actor = limited(people["admin"], 7)
+    assert (actor.address, actor.via, actor.deployments) == ("192.0.2.5", "token ci", frozenset({7}))
+    assert can(actor, right_name) is writes
+    assert can(limited(people["admin"], 7, scope="api:read"), right_name) is reads
+
+
+def test_what_a_limited_token_is_told(people: dict[str, User]) -> None:
+    with pytest.raises(OutOfReach):
+        require(limited(people["admin"], 7), "hosts.manage")
+    with pytest.raises(RoleTooLow):
+        require(limited(people["viewer"], 7), "hosts.manage")
+    with pytest.raises(ReadOnly):
+        require(limited(people["admin"], 7, scope="api:read"), "deployments.edit")
+
+
+def test_other_deployments_do_not_exist_for_a_limited_token(people: dict[str, User]) -> None:
+    host = builders.make_host()
+    copy = builders.make_copy(host)
+    mine, other = (builders.make_deployment(copy, name=name) for name in ("mine", "other"))
+    actor = limited(people["admin"], mine.pk)
+    assert require(actor, "deployments.operate", mine) is actor
+    assert load_or_404(type(mine), actor, pk=mine.pk) == mine
+    assert (actor.reaches(mine.pk), actor.reaches(other.pk)) == (True, False)
+    with pytest.raises(NotFound):
+        require(actor, "deployments.operate", other)
+    with pytest.raises(NotFound):
+        load_or_404(type(other).objects.all(), actor, pk=other.pk)
+    assert load_or_404(type(other), people["admin"], pk=other.pk) == other
