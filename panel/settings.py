@@ -30,6 +30,7 @@ ALLOWED_HOSTS = network.allowed_hosts(
     [_public.hostname or "", urlsplit(BERTH_INTERNAL_URL).hostname or "", *env.words("BERTH_ALLOWED_HOSTS")],
 )
 CSRF_TRUSTED_ORIGINS = [f"{_public.scheme}://{_public.netloc}"]
+SESSION_ENGINE = "panel.accounts.session_store"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _public.scheme == "https"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
