@@ -24,3 +24,19 @@ class Claimable(models.Model):
 
     class Meta:
         abstract = True
+
+
+class IdempotencyKey(models.Model):
+    """A key that someone sent with a request that creates, and the answer to it; see panel/core/idempotency.py."""
+
+    owner_id = models.BigIntegerField()  # the person; no foreign key, since this room knows no accounts
+    key = models.CharField(max_length=100)
+    digest = models.CharField(max_length=64)  # SHA-256 of address and body
+    answer = models.JSONField(null=True)
+    created_at = models.DateTimeField(auto_now_add=True, db_index=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["owner_id", "key"], name="idempotency_key_once")]
+
+    def __str__(self) -> str:
+        return self.key
