@@ -1,12 +1,13 @@
 """Reads for the hosts' page: rows with what it shows, in a number of queries that does not grow with the rows."""
 
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.conf import settings
-from django.db.models import F, Max, Prefetch, Sum
+from django.db.models import F, Max, Prefetch, QuerySet, Sum
 from django.utils import timezone
 
 from panel.core.errors import NotFound
@@ -80,13 +81,21 @@ def host(pk: int) -> Host:
 
 def hosts() -> list[HostView]:
     """All hosts, the lost ones first."""
-    rows = list(
-        Host.objects.prefetch_related(
-            Prefetch("gpus", Gpu.objects.filter(present=True).order_by("index")),
-            Prefetch("runtimes", Runtime.objects.order_by("engine", "-version", "executable")),
-            Prefetch("jobs", Job.objects.filter(open=True).only("id", "host_id", "kind", "state", "desired")),
-        ).order_by(F("lost_at").desc(nulls_last=True), "name")
+    return views(whole(Host.objects.order_by(F("lost_at").desc(nulls_last=True), "name")))
+
+
+def whole(rows: QuerySet[Host]) -> QuerySet[Host]:
+    """The hosts with all that `views` needs."""
+    return rows.prefetch_related(
+        Prefetch("gpus", Gpu.objects.filter(present=True).order_by("index")),
+        Prefetch("runtimes", Runtime.objects.order_by("engine", "-version", "executable")),
+        Prefetch("jobs", Job.objects.filter(open=True).only("id", "host_id", "kind", "state", "desired")),
     )
+
+
+def views(found: Iterable[Host]) -> list[HostView]:
+    """What pages and the API show of hosts."""
+    rows = list(found)
     names = labels.of(_job_ids(rows))
     return [_view(row, names) for row in rows]
 
