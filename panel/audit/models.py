@@ -34,9 +34,9 @@ class EventQuerySet(models.QuerySet["Event"]):
     update = delete = bulk_update = update_or_create = _raw_delete = _update = _refuse
 
     def bulk_create(self, objs: Any, *args: Any, **kwargs: Any) -> Any:
+        objs = list(objs)
         if kwargs.get("update_conflicts") or any(not event._state.adding for event in objs):
             raise AppendOnly
-        objs = list(objs)
         for event in objs:
             event.minute = minute_of(event.at)
         return super().bulk_create(objs, *args, **kwargs)
