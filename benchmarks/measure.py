@@ -199,6 +199,7 @@ def line_to_page(person: Person, row: Any, panel: Panel) -> list[float]:
         context.add_cookies([{"name": c.name, "value": c.value or "", "url": url} for c in person.client.cookies.jar])
         page = context.new_page()
         page.goto(f"/deployments/{row.pk}/")
+        page.locator("details", has=page.locator(".log")).locator("summary").click()
         page.locator(".log").wait_for()
         for number in range(LINES):
             mark = f"bench-{number}-{time.time_ns()}"
