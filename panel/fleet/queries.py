@@ -3,11 +3,11 @@
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import F, Max, Prefetch, QuerySet, Sum
+from django.db.models import F, Max, Prefetch, Q, QuerySet, Sum
 from django.utils import timezone
 
 from panel.core.errors import NotFound
@@ -146,6 +146,12 @@ def _view(row: Host, names: dict[uuid.UUID, Label]) -> HostView:
 def _overdue(row: Host) -> bool:
     """Silent for too long, though the ticker has not said so yet (the worker may be away)."""
     return (timezone.now() - row.last_seen_at).total_seconds() > 2 * settings.BERTH_HOST_LOST_S
+
+
+def silent() -> Q:
+    """The hosts whose view is `silent`, as a condition."""
+    limit = timezone.now() - timedelta(seconds=2 * settings.BERTH_HOST_LOST_S)
+    return Q(last_seen_at=None) | Q(lost_at__isnull=False) | Q(last_seen_at__lt=limit)
 
 
 def _gpu(gpu: Gpu, names: dict[uuid.UUID, Label]) -> GpuView:
