@@ -7,10 +7,12 @@ Every call is made by the agent, over HTTP(S), with `Authorization: Bearer <host
     POST /agent/v1/report           Report        → ReportReply
     POST /agent/v1/jobs/{id}/log?offset&skipped   raw bytes → LogReply
     POST /agent/v1/jobs/{id}/result JobResult     → 204
+    POST /agent/v1/leave            –             → 204            (this agent process ends; jobs go on)
 
-Every call also says which wire it speaks and which agent process it is (WIRE_HEADER, INSTANCE_HEADER), so that the panel can refuse a wire
-it does not know (426, code link.version) and a second agent with the same token (409, code link.twin) before it reads
-anything. Fields are only ever added to a wire; a change that an older side would misread gets a new number.
+Every call also says which wire it speaks and which agent process it is (WIRE_HEADER, INSTANCE_HEADER), so that the
+panel can refuse a wire it does not know (426, code link.version) and a second agent with the same token (409, code
+link.twin) before it reads anything. Fields are only ever added to a wire; a change that an older side would misread
+gets a new number.
 
 Work is level-triggered: it is the whole list of what should be on the host. The agent makes it true and says what is.
 Units: sizes in bytes unless the name ends in `_mib` (2^20 bytes); times are Unix seconds (float, host clock).

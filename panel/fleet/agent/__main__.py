@@ -9,12 +9,14 @@ import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from panel.fleet.agent import config
+from panel.fleet.agent import config, seat
 from panel.fleet.agent.files import Registry
 from panel.fleet.agent.jobs import Jobs
 from panel.fleet.agent.journal import Busy, Journal
+from panel.fleet.agent.version import VERSION
 
 log = logging.getLogger("agent")
 
@@ -30,6 +32,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--join", metavar="URL", help="join the panel at URL with a one-time code")
     parser.add_argument("--code", help="with --join: the one-time code (or set BERTH_JOIN_CODE)")
     parser.add_argument("--ca-file", help="with --join: the certificate authority of the panel's certificate")
+    parser.add_argument("--pin", help="with --join: the panel's own certificate, as sha256:…")
+    parser.add_argument("--plain-http", action="store_true", help="with --join: go without TLS; only on a trusted wire")
+    parser.add_argument("--check", action="store_true", help="ask the panel whether it knows this host")
+    parser.add_argument("--leave", action="store_true", help="tell the panel that this host is taken away")
+    parser.add_argument("--update", action="store_true", help="fetch the panel's version of the agent and install it")
+    parser.add_argument("--version", action="version", version=VERSION)
     return parser.parse_args(argv)
 
 
@@ -63,6 +71,7 @@ def run(folder: Path) -> int:
     settings = config.load(folder)
     journal = Journal(folder)
     journal.lock(wait_s=2.0)
+    settings = replace(settings, instance=seat.instance(folder))
     # A few threads with small needs: without this each would keep a heap of its own.
     ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     agent = Agent(settings, journal)
@@ -70,9 +79,33 @@ def run(folder: Path) -> int:
     gc.freeze()
     agent.run()
     log.info("the agent ends; jobs go on")
+    agent.leave()
     logging.shutdown()
     # The other threads may wait in a call for a long time; nothing of theirs is lost.
     os._exit(0)
+
+
+def act(args: argparse.Namespace, folder: Path) -> int:
+    """The one thing that was asked for; without a word about it, run."""
+    if args.stop_all:
+        return stop_all(folder, args.grace)
+    if not (args.join or args.check or args.leave or args.update):
+        return run(folder)
+    from panel.fleet.agent import join
+
+    if args.join:
+        code = args.code or os.environ.get("BERTH_JOIN_CODE", "")
+        panel = join.Panel(args.join, args.ca_file, args.pin or "", args.plain_http)
+        say(join.join(folder, panel, code).host_name)
+        return 0
+    if args.update:
+        return join.update(folder)
+    return join.leave(folder) if args.leave else join.check(folder)
+
+
+def say(text: str) -> None:
+    """For scripts, on standard output; everything else goes to standard error."""
+    sys.stdout.write(text + "\n")
 
 
 def main(argv: list[str]) -> int:
@@ -81,12 +114,7 @@ def main(argv: list[str]) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = args.dir.expanduser().absolute()
     try:
-        if args.join:
-            from panel.fleet.agent.join import join
-
-            join(folder, args.join, args.code or os.environ.get("BERTH_JOIN_CODE", ""), args.ca_file)
-            return 0
-        return stop_all(folder, args.grace) if args.stop_all else run(folder)
+        return act(args, folder)
     except config.ConfigError as exc:
         log.error("%s", exc)
         return 2

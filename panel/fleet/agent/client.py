@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import ssl
 import sys
@@ -15,6 +16,9 @@ sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type] # None mak
 import httpx  # noqa: E402
 
 from panel.fleet.agent.config import Config, is_loopback  # noqa: E402
+from panel.fleet.agent.pins import PinnedContext  # noqa: E402
+from panel.fleet.agent.version import VERSION  # noqa: E402
+from panel.fleet.wire import INSTANCE_HEADER, WIRE_HEADER, WIRE_VERSION  # noqa: E402
 
 MAX_REPLY = 16 << 20
 
@@ -24,15 +28,25 @@ class Away(Exception):
 
 
 class Rejected(Exception):
-    """The panel answered with an error status."""
+    """The panel answered with an error status: its code and its sentence, or the beginning of whatever came."""
 
     def __init__(self, status: int, text: str) -> None:
-        super().__init__(f"{status} {text[:200]}")
-        self.status = status
+        self.status, self.code = status, ""
+        said = text[:200]
+        try:
+            error = json.loads(text)
+        except (ValueError, RecursionError):
+            error = None
+        if isinstance(error, dict):
+            self.code = str(error.get("code", ""))[:64]
+            said = f"{self.code}: {error.get('message', '')} {error.get('hint', '')}".strip()[:1000]
+        super().__init__(f"{status} {said}")
 
 
 def _tls(config: Config) -> ssl.SSLContext:
     """Certificates are always checked. Without TLS no list of authorities is loaded: it costs megabytes."""
+    if config.panel_pin:
+        return PinnedContext(config.panel_pin)
     if urlsplit(config.panel).scheme == "http":
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return ssl.create_default_context(cafile=config.ca_file)
@@ -43,10 +57,14 @@ class Client:
 
     def __init__(self, config: Config, tls: ssl.SSLContext | None = None) -> None:
         own = is_loopback(urlsplit(config.panel).hostname or "")
-        headers = {"Authorization": f"Bearer {config.token}"} if config.token else {}
+        headers = {"User-Agent": f"berth-agent/{VERSION}", WIRE_HEADER: str(WIRE_VERSION)}
+        if config.token:
+            headers["Authorization"] = f"Bearer {config.token}"
+        if config.instance:
+            headers[INSTANCE_HEADER] = config.instance
         self._http = httpx.Client(
             base_url=config.work_url,
-            headers={**headers, "User-Agent": "berth-agent"},
+            headers=headers,
             verify=tls or _tls(config),
             timeout=httpx.Timeout(15.0, connect=5.0),
             follow_redirects=False,
@@ -66,7 +84,7 @@ class Client:
         """The reply's body, None for 204. Raises Away or Rejected."""
         try:
             with self._http.stream(
-                method, path, params=params, content=body, timeout=httpx.Timeout(timeout_s, connect=5.0)
+                method, path, params=params, content=body, timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s))
             ) as reply:
                 data = bytearray()
                 for part in reply.iter_bytes():

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from panel.fleet.agent.pins import is_pin
+
 log = logging.getLogger(__name__)
 
 
@@ -32,6 +34,10 @@ class Config:
     panel: str = ""
     token: str = field(default="", repr=False)
     ca_file: str | None = None
+    panel_pin: str = ""  # the panel's certificate when no authority vouches for it, see pins.py
+    plain_http: bool = False  # True lets the panel be reached without TLS outside this machine
+    host_id: int = 0  # this host's number at the panel, to notice that it became another one
+    instance: str = ""  # this process, see seat.py; never in the file
     model_roots: list[Path] = field(default_factory=list)
     runtimes: list[Path] = field(default_factory=list)
     engine_cache: Path | None = None
@@ -86,7 +92,7 @@ def load(folder: Path, env: Mapping[str, str] | None = None, *, with_panel: bool
         **plain,
     )
     if with_panel:
-        check_panel_url(config.panel)
+        check_panel_url(config.panel, plain_http=config.plain_http)
     return config
 
 
@@ -127,6 +133,9 @@ FIELDS: dict[str, Any] = {
     "panel": _is_text,
     "token_file": _is_text,
     "ca_file": lambda value: value is None or isinstance(value, str),
+    "panel_pin": lambda value: isinstance(value, str) and (not value or is_pin(value)),
+    "plain_http": lambda value: isinstance(value, bool),
+    "host_id": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "model_roots": _is_list,
     "added_roots": _is_list,
     "runtimes": _is_list,
@@ -182,10 +191,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_panel_url(url: str) -> None:
+def check_panel_url(url: str, *, plain_http: bool = False) -> None:
     """TLS outside loopback: the panel can start processes here, so nobody may stand in between."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"panel={url!r} is not the address of a panel.")
-    if parts.scheme == "http" and not is_loopback(parts.hostname):
+    if parts.scheme == "http" and not plain_http and not is_loopback(parts.hostname):
         raise ConfigError(f"panel={url!r} must be https outside this machine.")

@@ -16,6 +16,7 @@ import psutil
 
 from panel.fleet.agent.gpus import Reading
 from panel.fleet.agent.guard import words
+from panel.fleet.agent.procs import boot_id
 from panel.fleet.wire import Disk, HostFacts
 
 MIB = 1 << 20
@@ -167,6 +168,7 @@ def collect(roots: list[Path], folder: Path, gpus: Reading) -> HostFacts:
         gpu_error=gpus.error,
         python=".".join(map(str, sys.version_info[:3])),
         boot_time=psutil.boot_time(),
+        boot_id=boot_id(),
         agent_started=STARTED,
         model_roots=[str(root) for root in roots],
     )

@@ -227,7 +227,9 @@ class Job:
 
     def _final(self) -> Final:
         if self.exit is None:
-            refusal = Refusal(code="exit_unknown").model_dump()
+            # The machine's restart ended it: that is no failure of the engine, and the panel starts it again.
+            restarted = self.engine is not None and self.engine.boot != procs.boot_id()
+            refusal = Refusal(code="host_restarted" if restarted else "exit_unknown").model_dump()
             return Final("ended", time.time(), refusal=refusal)
         failed = int(self.exit.get("errno") or 0)
         if failed:

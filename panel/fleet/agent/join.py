@@ -1,16 +1,49 @@
-"""Become an agent of a panel: trade a one-time code for this host's token, and write the settings."""
+"""Become an agent of a panel, and what else is asked of it from the shell: check, update, leave."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
+import tempfile
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from panel.fleet.agent import config, procs
 from panel.fleet.agent.client import Away, Client, Rejected
 from panel.fleet.agent.config import Config, ConfigError, check_panel_url
-from panel.fleet.agent.loop import VERSION
-from panel.fleet.wire import JoinReply, JoinRequest
+from panel.fleet.agent.files import Registry
+from panel.fleet.agent.gpus import Reading
+from panel.fleet.agent.jobs import Jobs
+from panel.fleet.agent.journal import Journal
+from panel.fleet.agent.pins import is_pin
+from panel.fleet.agent.version import VERSION
+from panel.fleet.wire import JoinReply, JoinRequest, Report
+
+log = logging.getLogger("agent")
+
+KNOWN, NOT_KNOWN, NO_ANSWER = 0, 1, 4  # exit codes of --check and --leave
+SCRIPT = "join/berth-join.sh"
+MAX_SCRIPT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Where the panel is and how its certificate is checked."""
+
+    url: str
+    ca_file: str | None = None
+    pin: str = ""
+    plain_http: bool = False
+
+    def settings(self) -> dict[str, Any]:
+        """As agent.json has it."""
+        more: dict[str, Any] = {"ca_file": self.ca_file} if self.ca_file else {}
+        more |= {"panel_pin": self.pin} if self.pin else {}
+        return {"panel": self.url, "token_file": "token", **more, **({"plain_http": True} if self.plain_http else {})}
 
 
 def write_private(path: Path, text: str) -> None:
@@ -23,26 +56,131 @@ def write_private(path: Path, text: str) -> None:
     temporary.rename(path)
 
 
-def join(folder: Path, panel: str, code: str, ca_file: str | None = None) -> int:
-    """Returns the host's number at the panel. Raises ConfigError with one sentence."""
-    check_panel_url(panel)
+def join(folder: Path, panel: Panel, code: str) -> JoinReply:
+    """Trade a one-time code for this host's token and write the settings. Raises ConfigError with one sentence.
+
+    Settings that the owner of this host made are kept. An agent that runs for this folder goes on with the old token
+    until it is started again.
+    """
+    check_panel_url(panel.url, plain_http=panel.plain_http)
+    if panel.pin and not is_pin(panel.pin):
+        raise ConfigError("--pin must be sha256: and 64 hexadecimal digits.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    client = Client(Config(folder=folder, panel=panel, ca_file=ca_file))
+    folder.chmod(0o700)
+    _other_panel(folder, panel.url)
+    reply = _ask(folder, panel, code)
+    path = folder / "agent.json"
+    settings = json.loads(path.read_text()) if path.exists() else {}
+    kept = {k: v for k, v in settings.items() if k not in ("ca_file", "panel_pin", "plain_http")}
+    write_private(folder / "token", reply.token + "\n")
+    write_private(path, json.dumps({**kept, **panel.settings(), "host_id": reply.host_id}, indent=2) + "\n")
+    if settings.get("host_id", reply.host_id) != reply.host_id:
+        _become_another(folder)
+    return reply
+
+
+def _ask(folder: Path, panel: Panel, code: str) -> JoinReply:
+    client = Client(
+        Config(folder=folder, panel=panel.url, ca_file=panel.ca_file, panel_pin=panel.pin, plain_http=panel.plain_http)
+    )
     request = JoinRequest(code=code, hostname=socket.gethostname(), agent_version=VERSION)
     try:
         raw = client.call("POST", "join", body=request.model_dump_json().encode())
-        reply = JoinReply.model_validate_json(raw or b"")
+        return JoinReply.model_validate_json(raw or b"")
     except Away as exc:
-        raise ConfigError(f"The panel at {panel} cannot be reached: {exc}") from exc
+        raise ConfigError(f"The panel at {panel.url} cannot be reached: {exc}") from exc
     except Rejected as exc:
         raise ConfigError(f"The panel refused the code: {exc}") from exc
     except ValueError as exc:
-        raise ConfigError(f"The panel at {panel} gave an answer that makes no sense.") from exc
+        raise ConfigError(f"The panel at {panel.url} gave an answer that makes no sense.") from exc
     finally:
         client.close()
+
+
+def _living(folder: Path) -> list[str]:
+    """Jobs of this folder whose processes live, by their marker."""
+    if not (folder / "jobs").is_dir():
+        return []
+    known = {path.name for path in (folder / "jobs").iterdir()}
+    return sorted(known & {procs.marker_of(stat.pid) for stat in procs.snapshot().values() if stat.alive})
+
+
+def _other_panel(folder: Path, url: str) -> None:
+    """A host that changes its panel must have stopped what the former one started: nobody else would ever stop it."""
     path = folder / "agent.json"
-    settings = json.loads(path.read_text()) if path.exists() else {}
-    settings.update({"panel": panel, "token_file": "token"}, **({"ca_file": ca_file} if ca_file else {}))
-    write_private(folder / "token", reply.token + "\n")
-    write_private(path, json.dumps(settings, indent=2) + "\n")
-    return reply.host_id
+    before = json.loads(path.read_text()).get("panel", url) if path.exists() else url
+    if before != url and (left := _living(folder)):
+        raise ConfigError(f"{len(left)} job(s) of the panel at {before} still run here. Stop them first: --stop-all.")
+
+
+def _become_another(folder: Path) -> None:
+    """Another host's jobs are not ours (a copied machine): what is over is dropped.
+
+    What lives is kept, so that the agent can stop it: it is in no work of the new host.
+    """
+    living = _living(folder)
+    journal = Journal(folder)
+    journal.lock(wait_s=2.0)
+    for record in journal.jobs.iterdir():
+        if record.name not in living:
+            journal.drop(record.name)
+    for name in ("state.json", "tombstones"):
+        (folder / name).unlink(missing_ok=True)
+    journal.close()
+
+
+# --- from the shell -------------------------------------------------------------------------------------------------
+
+
+def _call(folder: Path, method: str, path: str, **more: Any) -> int:
+    client = Client(config.load(folder))
+    try:
+        client.call(method, path, **more)
+    except Away as exc:
+        log.error("The panel cannot be reached: %s", exc)
+        return NO_ANSWER
+    except Rejected as exc:
+        log.error("The panel does not want this agent: %s", exc)
+        return NOT_KNOWN
+    finally:
+        client.close()
+    return KNOWN
+
+
+def check(folder: Path) -> int:
+    """Whether the panel takes this host's token: 0 yes, 1 no, 4 no answer."""
+    return _call(folder, "GET", "hello")
+
+
+def leave(folder: Path) -> int:
+    """Tell the panel that this host is taken away, and what became of its jobs; exit codes as `check`."""
+    settings = config.load(folder)
+    journal = Journal(folder)
+    journal.lock(wait_s=10.0)
+    jobs = Jobs(journal, Registry(settings))
+    jobs.adopt()
+    jobs.tick()
+    report = Report(
+        agent_version=VERSION,
+        sent_at=time.time(),
+        rev=jobs.seen_rev,
+        jobs=jobs.statuses(Reading()),
+    )
+    return _call(folder, "POST", "leave", params={"for": "good"}, body=report.model_dump_json().encode())
+
+
+def update(folder: Path) -> int:
+    """Fetch the panel's script by the checked line and run it; it puts its own version in place of this one."""
+    settings = config.load(folder)
+    client = Client(settings)
+    try:
+        text = client.call("GET", "script") or b""
+    except (Away, Rejected) as exc:
+        raise ConfigError(f"The panel at {settings.panel} did not give its script: {exc}") from exc
+    finally:
+        client.close()
+    if not text.startswith(b"#!/bin/sh\n") or len(text) > MAX_SCRIPT:
+        raise ConfigError(f"What the panel at {settings.panel} sent is no script.")
+    with tempfile.NamedTemporaryFile("wb", prefix="berth-join-", suffix=".sh", delete=False) as file:
+        file.write(text)
+    os.execv("/bin/sh", ["/bin/sh", file.name, "--update", "--dir", str(folder.parent)])

@@ -25,14 +25,22 @@ from panel.fleet.agent.job import NEVER, Job
 from panel.fleet.agent.jobs import Jobs
 from panel.fleet.agent.journal import Journal
 from panel.fleet.agent.logs import Shipper
+from panel.fleet.agent.version import VERSION
 from panel.fleet.wire import Report, ReportReply
 
 log = logging.getLogger(__name__)
 
-VERSION = "0.1.0"
 WAIT_S = 25
 FACTS_S = 5.0  # not sent again sooner than this
+LEAVE_S = 1.0  # for the last word to the panel
 QUIET_S = 0.02  # changes that come together make one report
+
+
+def _level(exc: Exception, backoff: Backoff) -> int:
+    """The first failure is worth a line, and a refusal that only a person can end a loud one."""
+    if not backoff.fresh:
+        return logging.DEBUG
+    return logging.ERROR if isinstance(exc, Rejected) and exc.status in (401, 409, 426) else logging.INFO
 
 
 class Wakeup:
@@ -136,6 +144,7 @@ class Agent:
         self.shipper = Shipper(self.jobs, Client(config), self.stop, self.news.set)
         self._behind = False  # the panel offered older work than we have seen
         self._facts_at = 0.0
+        self._round_trip_s: float | None = None
 
     def run(self) -> None:
         """Until TERM or INT; engines go on without us."""
@@ -145,6 +154,16 @@ class Agent:
         for name, target in (("work", self._work), ("report", self._report), ("logs", self.shipper.run)):
             threading.Thread(target=target, name=name, daemon=True).start()
         self.keep()
+
+    def leave(self) -> None:
+        """Tell the panel that this seat is free, so that an agent elsewhere need not wait. Not worth waiting for."""
+        client = Client(self.config)
+        try:
+            client.call("POST", "leave", timeout_s=LEAVE_S)
+        except (Away, Rejected) as exc:
+            log.debug("left without a word: %s", exc)
+        finally:
+            client.close()
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.stop.set()
@@ -184,7 +203,7 @@ class Agent:
                         continue
                 backoff.reset()
             except (Away, Rejected, orders.Unreadable) as exc:
-                log.log(logging.INFO if backoff.fresh else logging.DEBUG, "no work: %s", exc)
+                log.log(_level(exc, backoff), "no work: %s", exc)
                 self.stop.wait(backoff.pause())
             except Exception:  # a bad order must not end this thread
                 log.exception("work could not be taken")
@@ -204,7 +223,7 @@ class Agent:
                 self.news.wait(self.config.report_s)
                 self.stop.wait(QUIET_S)
             except (Away, Rejected) as exc:
-                log.log(logging.INFO if backoff.fresh else logging.DEBUG, "no report: %s", exc)
+                log.log(_level(exc, backoff), "no report: %s", exc)
                 self.stop.wait(backoff.pause())
             except Exception:  # this thread must not end while the agent lives
                 log.exception("no report")
@@ -217,12 +236,16 @@ class Agent:
         rev = self.jobs.seen_rev if self._behind else self.jobs.done_rev
         message = Report(
             agent_version=VERSION,
+            instance=self.config.instance,
+            round_trip_s=self._round_trip_s,
             rev=rev,
             jobs=self.jobs.statuses(gpus),
             facts=facts.collect(self.config.current_roots(), self.config.folder, gpus) if with_facts else None,
             sent_at=time.time(),
         )
-        raw = client.call("POST", "report", body=message.model_dump_json().encode())
+        body, sent = message.model_dump_json().encode(), time.monotonic()
+        raw = client.call("POST", "report", body=body)
+        self._round_trip_s = time.monotonic() - sent
         if with_facts:
             self._facts_at = now
         try:
