@@ -22,6 +22,7 @@ class Token:
     scope: str = "door"
     expires_at: float | None = None  # Unix seconds
     ended: str = ""
+    deployments: frozenset[int] | None = None  # the only ones that it opens; None: all
 
 
 @dataclass(frozen=True, slots=True)
