@@ -41,8 +41,9 @@ def build() -> Snapshot:
 
 
 def _tokens(now: datetime) -> dict[str, Token]:
-    fields = ("id", "token_hash", "scope", "expires_at", "revoked_at", "user_id", "user__username", "user__is_active")
-    rows = ApiToken.objects.exclude(revoked_at__lt=now - ENDED_KEPT).exclude(expires_at__lt=now - ENDED_KEPT)
+    whose = ("user_id", "user__username", "user__is_active")
+    fields = ("id", "token_hash", "scope", "deployment_ids", "expires_at", "revoked_at", *whose)
+    rows = ApiToken.objects.exclude(revoked_at__lt=now - ENDED_KEPT).exclude(expires_at__lt=now - ENDED_KEPT).order_by()
     return {
         digest: Token(
             id=pk,
@@ -51,8 +52,9 @@ def _tokens(now: datetime) -> dict[str, Token]:
             scope=scope,
             expires_at=expires_at.timestamp() if expires_at else None,
             ended="revoked" if revoked_at else "" if active else "user_inactive",
+            deployments=None if only is None else frozenset(only),
         )
-        for pk, digest, scope, expires_at, revoked_at, user_id, user, active in rows.order_by().values_list(*fields)
+        for pk, digest, scope, only, expires_at, revoked_at, user_id, user, active in rows.values_list(*fields)
     }
 
 

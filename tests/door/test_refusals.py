@@ -122,6 +122,20 @@ async def test_an_internal_token_opens_one_deployment_only(house: House) -> None
     assert [m["id"] for m in (await house.get("/v1/models", token=token)).json["data"]] == ["tiny"]
 
 
+async def test_a_persons_token_for_some_deployments_knows_of_no_others(house: House) -> None:
+    house.routes["other"] = dataclasses.replace(house.routes["tiny"], name="other", deployment_id=2)
+    one = dataclasses.replace(house.tokens[token_hash(TOKEN)], deployments=frozenset({1}))
+    house.tokens |= {token_hash("one"): one, token_hash("none"): dataclasses.replace(one, deployments=frozenset())}
+    assert (await house.post(BODY, token="one")).status == 200
+    got = await house.post({**BODY, "model": "other"}, token="one")
+    assert (got.status, got.code, got.json["berth"]["models"]) == (404, "model.unknown", ["tiny"])
+    assert (await house.get("/v1/models/other", token="one")).status == 404
+    assert [m["id"] for m in (await house.get("/v1/models", token="one")).json["data"]] == ["tiny"]
+    assert (await house.get("/v1/models", token="none")).json["data"] == []
+    assert (await house.post(BODY, token="none")).status == 404
+    assert len((await house.get("/v1/models")).json["data"]) == 2
+
+
 async def test_an_internal_token_cannot_be_made_up_or_kept(house: House) -> None:
     good = sign_internal(KEY, deployment_id=1, run_id="r1", expires_at=time.time() + 60)
     payload, mac = good.removeprefix(INTERNAL).split(".")

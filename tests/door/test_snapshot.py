@@ -140,6 +140,7 @@ def test_tokens_with_all_that_ends_them(db: None) -> None:
     token("old", revoked_at=long_ago)
     token("older", expires_at=long_ago)
     token("gone", user="gone")
+    token("some", deployment_ids=[4, 7])
     User.objects.filter(username="gone").update(is_active=False)
     found = {
         name: snapshot.build().tokens.get(token_hash(name)) for name in ("good", "scope", "revoked", "late", "gone")
@@ -152,6 +153,8 @@ def test_tokens_with_all_that_ends_them(db: None) -> None:
         "gone": ("gone", "door", "user_inactive"),
     }
     assert found["late"] and found["late"].expires_at == pytest.approx(now.timestamp())
+    assert snapshot.build().tokens[token_hash("some")].deployments == {4, 7}
+    assert found["good"].deployments is None
     assert not {token_hash("old"), token_hash("older")} & set(snapshot.build().tokens)
 
 

@@ -28,6 +28,13 @@ class Caller:
     deployment_id: int | None = None
     probe_run: str = ""
 
+    def reaches(self, deployment_id: int) -> bool:
+        """Whether this caller may know of the deployment and ask it."""
+        if self.deployment_id is not None:
+            return self.deployment_id == deployment_id
+        limit = self.token.deployments if self.token is not None else None
+        return limit is None or deployment_id in limit
+
 
 def bearer(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The token of the one Authorization header. Raises DoorError 401."""

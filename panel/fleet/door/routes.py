@@ -27,15 +27,13 @@ _RESTING = {"stopping": "is being stopped", "stopped": "is stopped", "failed": "
 
 def seen(snapshot: Snapshot, caller: Caller) -> Iterable[Route]:
     """The routes that this caller may know of."""
-    if caller.deployment_id is None:
-        return snapshot.routes.values()
-    return [route for route in snapshot.routes.values() if route.deployment_id == caller.deployment_id]
+    return [route for route in snapshot.routes.values() if caller.reaches(route.deployment_id)]
 
 
 def choose(snapshot: Snapshot, caller: Caller, model: str, now: float) -> Route:
     """The route to forward to. Raises DoorError 404 or 503."""
     route = snapshot.routes.get(model)
-    if route is None or (caller.deployment_id is not None and route.deployment_id != caller.deployment_id):
+    if route is None or not caller.reaches(route.deployment_id):
         raise unknown_model(snapshot, caller, model)
     if route.port is not None and (route.open or (caller.probe_run and caller.probe_run == route.run_id)):
         return route
