@@ -6,7 +6,9 @@ class DeploymentsConfig(AppConfig):
     label = "deployments"
 
     def ready(self) -> None:
-        from deployments import events, labels  # noqa: F401  (events connects the receivers)
+        from deployments import events, labels, runtime_use  # noqa: F401  (events connects the receivers)
+        from panel.fleet import runtime_users
         from panel.fleet.labels import register
 
         register(labels.of_jobs)
+        runtime_users.register(runtime_use.of_runtimes)

@@ -16,8 +16,8 @@ from models_catalog.events import sweep_scans
 from panel.audit.months import Housekeeping
 from panel.core.database import own_connection
 from panel.core.locks import Lock
+from panel.fleet import runtime_outcomes, signals
 from panel.fleet import services as fleet
-from panel.fleet import signals
 from panel.fleet.models import Host
 
 log = logging.getLogger(__name__)
@@ -80,3 +80,4 @@ def tick() -> None:
         signals.host_lost.send_robust(sender=Host, host_id=host_id)
     sweep()
     sweep_scans()
+    runtime_outcomes.sweep()

@@ -52,6 +52,7 @@ SENTENCES: dict[str, Any] = {
     "deployment.edited": _("{actor} changed {target}"),
     "deployment.started": _("{actor} started {target}"),
     "deployment.stopped": _("{actor} stopped {target}"),
+    "deployment.started_in_detail": _("{actor} started {target} again with more detail in the log"),
     "deployment.restarted": _("{actor} restarted {target}"),
     "deployment.deleted": _("{actor} deleted {target}"),
     "run.ready": _("{target} is ready and answered a test question"),
@@ -65,6 +66,15 @@ SENTENCES: dict[str, Any] = {
     "host.back": _("The host {target} is back"),
     "host.engines_searched": _("{actor} looked for engines on {target}"),
     "host.engine_named": _("{actor} named an engine on {target}"),
+    "host.engine_folder_named": _("{actor} named a folder with engines on {target}"),
+    "host.engine_folder_forgotten": _("{actor} took a folder with engines off the list of {target}"),
+    "runtime.install_asked": _("{actor} began to install {target}"),
+    "runtime.install_cancelled": _("{actor} cancelled the install of {target}"),
+    "runtime.install_tried_again": _("{actor} tried again to install {target}"),
+    "runtime.installed": _("{target} is installed and was verified"),
+    "runtime.install_failed": _("The install of {target} failed"),
+    "runtime.remove_asked": _("{actor} had {target} removed"),
+    "runtime.removed": _("{target} was removed from its host"),
     "host.models_searched": _("{actor} looked for models on {target}"),
     "host.folder_added": _("{actor} added a model folder on {target}"),
     "host.folder_removed": _("{actor} removed a model folder from {target}"),
@@ -138,6 +148,8 @@ PLACES = {
     "run": ("run", True),
     "host": ("hosts", False),
     "catalogmodel": ("model", True),
+    "runtimeinstall": ("runtime-install", True),
+    "runtime": ("runtimes", False),
 }
 
 

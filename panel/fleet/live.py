@@ -18,7 +18,13 @@ def job_topic(job_id: Any) -> str:
     return f"job:{job_id}"
 
 
+def install_topic(install_id: Any) -> str:
+    """One install of an engine moved."""
+    return f"install:{install_id}"
+
+
 HOSTS = "hosts"  # some host's facts or state changed
+RUNTIMES = "runtimes"  # some install or removal of an engine moved
 
 
 def publish_on_commit(topic: str, event: str = "changed", **data: Any) -> None:

@@ -7,10 +7,11 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from panel.fleet import live, logstore, services, signals, wire
+from panel.fleet import live, logstore, runtime_outcomes, services, signals, wire
 from panel.fleet.models import Gpu, Host, Job, JobLog
 
 OVER = ("ended", "refused")
+PROVISION = ("install", "remove")  # kinds of jobs that change which engines a host has
 
 
 def take_report(host: Host, report: wire.Report) -> wire.ReportReply:
@@ -30,6 +31,8 @@ def take_report(host: Host, report: wire.Report) -> wire.ReportReply:
             job = jobs.get(uuid.UUID(status.id)) if _is_uuid(status.id) else None
             if job is not None and _take_status(job, status, now):
                 changed.append(job)
+                if job.kind in PROVISION:
+                    runtime_outcomes.take_status(job)
     if host.lost_at is not None:
         signals.host_back.send_robust(sender=Host, host_id=host.pk)
     if report.facts is not None or host.lost_at is not None:
@@ -88,7 +91,7 @@ def _take_status(job: Job, status: wire.JobStatus, now: Any) -> bool:
     rows = Job.objects.filter(pk=job.pk).exclude(state__in=OVER)
     if not rows.update(state=status.state, status=values, status_at=now, **({"ended_at": now} if ended else {})):
         return False
-    news = ("state", "listening", "port", "stop_asked", "leftover_pids", "pid")
+    news = ("state", "listening", "port", "stop_asked", "leftover_pids", "pid", "progress")
     is_new = any(old.get(key) != values.get(key) for key in news)
     job.state, job.status = status.state, values
     return is_new
@@ -101,7 +104,7 @@ def _to_forget(host: Host, jobs: dict[uuid.UUID, Job], report: wire.Report) -> l
     done = []
     for job in jobs.values():
         complete = sizes.get(job.pk, 0) >= int(job.status.get("log_size") or 0)
-        answered = job.kind == "engine" or job.result is not None or job.state == "refused"
+        answered = job.kind == "engine" or job.result is not None or job.never_ran
         if job.state in OVER and complete and answered:
             done.append(job.pk)
     if done and Job.objects.filter(pk__in=done, open=True).update(open=False):
@@ -121,8 +124,13 @@ def take_log(host: Host, job_id: uuid.UUID, offset: int, data: bytes, skipped: i
 
 def take_result(host: Host, job_id: uuid.UUID, result: wire.JobResult) -> None:
     """Keep the result of a finished job, once. Raises Job.DoesNotExist for a job of another host."""
-    job = host.jobs.get(pk=job_id)
-    if Job.objects.filter(pk=job.pk, result__isnull=True).update(result=result.model_dump(mode="json")):
-        if job.kind == "runtimes":
-            services.take_runtimes(host, result)
+    job = host.jobs.select_related("host").get(pk=job_id)
+    with transaction.atomic():
+        services.lock_host(host.pk)
+        kept = Job.objects.filter(pk=job.pk, result__isnull=True).update(result=result.model_dump(mode="json"))
+        if kept and job.kind == "runtimes":
+            services.take_runtimes(job, result)
+        elif kept and job.kind in PROVISION:
+            runtime_outcomes.take_result(job, result)
+    if kept:
         signals.job_changed.send_robust(sender=Job, job_id=job.pk, kind=job.kind, state="ended", log_grew=False)

@@ -216,9 +216,14 @@ def _free_name(wish: str) -> str:
     return next(name for n in range(1, 10_000) if (name := base if n == 1 else f"{base}-{n}") not in taken)
 
 
+def look_task(host: Host) -> wire.RuntimesTask:
+    """A search for engines in all places that admins named on this host."""
+    return wire.RuntimesTask(executables=host.runtime_executables, folders=host.runtime_folders)
+
+
 def first_look(host: Host) -> None:
     """What a new host is asked at once: which engines it has and which models lie in its usual folders."""
-    order_job(host=host, task=wire.RuntimesTask(executables=host.runtime_executables))
+    order_job(host=host, task=look_task(host))
     order_job(host=host, task=wire.ScanTask(roots=host.model_roots))
 
 
@@ -260,7 +265,7 @@ def find_runtimes(host: Host, *, actor: Any) -> Job:
     if running is not None:
         return running
     audit.record("host.engines_searched", host, actor=actor)
-    return order_job(host=host, task=wire.RuntimesTask(executables=host.runtime_executables))
+    return order_job(host=host, task=look_task(host))
 
 
 @transaction.atomic
@@ -284,7 +289,7 @@ def name_runtime(host: Host, executable: str, *, actor: Any) -> Job:
         before={"executables": before},
         after={"executables": row.runtime_executables},
     )
-    return order_job(host=row, task=wire.RuntimesTask(executables=row.runtime_executables))
+    return order_job(host=row, task=look_task(row))
 
 
 def mark_lost_hosts() -> list[int]:
@@ -299,16 +304,22 @@ def mark_lost_hosts() -> list[int]:
 
 
 @transaction.atomic
-def take_runtimes(host: Host, result: wire.JobResult) -> None:
-    """Write the engines that a discovery found; ones not found any more stay, marked as not present."""
-    seen = []
-    for item in result.items:
-        found = wire.FoundRuntime.model_validate(item)
-        values = found.model_dump(mode="json", exclude={"executable"})
-        row, _made = Runtime.objects.update_or_create(
-            host=host, executable=found.executable, defaults={**values, "present": True}
-        )
-        seen.append(row.pk)
+def take_runtimes(job: Job, result: wire.JobResult) -> None:
+    """Write the engines that a discovery found; ones not found any more stay, marked as not present.
+
+    An engine that came after the search began says nothing by its absence.
+    """
+    seen = [keep_runtime(job.host, wire.FoundRuntime.model_validate(item)).pk for item in result.items]
     if result.refusal is None:
-        Runtime.objects.filter(host=host).exclude(pk__in=seen).update(present=False)
+        known = Runtime.objects.filter(host=job.host, present=True, updated_at__lt=job.created_at)
+        known.exclude(pk__in=seen).update(present=False)
     live.publish_on_commit(live.HOSTS)
+
+
+def keep_runtime(host: Host, found: wire.FoundRuntime) -> Runtime:
+    """The row of an engine that is on a host, as it was just asked."""
+    values = found.model_dump(mode="json", exclude={"executable"})
+    row, _made = Runtime.objects.update_or_create(
+        host=host, executable=found.executable, defaults={**values, "present": True, "removed_at": None}
+    )
+    return row
