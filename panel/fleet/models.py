@@ -146,6 +146,12 @@ class InstallState(models.TextChoices):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
+    @property
+    def never_ran(self) -> bool:
+        """Refused, or stopped before the host began: no result of it will come."""
+        stopped = self.state == "ended" and bool(self.status.get("stop_asked")) and not self.status.get("started_at")
+        return self.state == "refused" or stopped
+
 
 class RuntimeInstall(TimeStamped):
     """One engine that an admin had Berth install. `job` is the newest try; `name` the folder on the host.
