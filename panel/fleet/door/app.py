@@ -6,27 +6,24 @@ import json
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from os import urandom
 from typing import Any, Protocol
 
 from panel.fleet.door import access, routes
+from panel.fleet.door.asgi import ASK, Scope, check_headers, path_of, say, with_id
+from panel.fleet.door.asgi import request_id as new_id
 from panel.fleet.door.body import Held, Receive, find_model, read_body
 from panel.fleet.door.errors import DoorError
 from panel.fleet.door.limits import Limits
-from panel.fleet.door.relay import SAFE, Broken, Send, relay, request_head
+from panel.fleet.door.relay import Broken, Send, relay, request_head
 from panel.fleet.door.snapshot import NoSnapshot, Snapshot
-from panel.fleet.door.upstream import ClientGone, Header, Pool
+from panel.fleet.door.upstream import ClientGone, Pool
 
 log = logging.getLogger("berth.door")
 
-Scope = MutableMapping[str, Any]
-
-ASK = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank", "/v1/score"})
 MODELS = "/v1/models"
 _ONE_MODEL = re.compile(r"/v1/models/[^/]+")
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
 @dataclass(slots=True)
@@ -73,11 +70,11 @@ class Door:
             return
         if scope["type"] != "http":
             return
-        request_id = _request_id(scope["headers"])
+        request_id = new_id(scope["headers"])
         try:
             await self._answer(scope, receive, send, request_id)
         except DoorError as refusal:
-            await _say(send, scope, refusal.status, refusal.body(), [*refusal.headers(), (b"x-request-id", request_id)])
+            await say(send, scope, refusal.status, refusal.body(), [*refusal.headers(), (b"x-request-id", request_id)])
         except ClientGone:
             log.debug("client left: %s %s", scope["path"], request_id.decode())
         except Broken as exc:
@@ -85,11 +82,11 @@ class Door:
             log.warning("answer broke off (%s), request %s", exc, request_id.decode())
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> None:
-        path = _path(scope)
+        path = path_of(scope)
         allowed = _methods(path)
         method = scope["method"]
         if method == "OPTIONS" and allowed:
-            await _say(send, scope, 204, b"", [(b"allow", allowed.encode())])
+            await say(send, scope, 204, b"", [(b"allow", allowed.encode())])
             return
         snapshot, caller = await self._identify(scope)
         if caller.token is not None and caller.token.id is not None:
@@ -104,7 +101,7 @@ class Door:
             await self._ask(scope, receive, send, snapshot=snapshot, caller=caller, path=path, request_id=request_id)
         else:
             answer = self._models(path, snapshot, caller)
-            await _say(send, scope, 200, json.dumps(answer).encode(), [(b"x-request-id", request_id)])
+            await say(send, scope, 200, json.dumps(answer).encode(), [(b"x-request-id", request_id)])
 
     async def _identify(self, scope: Scope) -> tuple[Snapshot, access.Caller]:
         try:
@@ -138,11 +135,11 @@ class Door:
         path: str,
         request_id: bytes,
     ) -> None:
-        declared = _check_headers(scope["headers"])
+        declared = check_headers(scope["headers"])
         body = await read_body(receive, declared, self.limits, self._held)
         try:
             route = routes.choose(snapshot, caller, await find_model(body), self._clock())
-            head = request_head("POST", path, route, _with_id(scope["headers"], request_id), len(body))
+            head = request_head("POST", path, route, with_id(scope["headers"], request_id), len(body))
             count = self.counts.setdefault(route.name, Count())
             count.requests += 1
             count.active += 1
@@ -166,12 +163,6 @@ class Door:
             self._held.bytes -= len(body)
 
 
-def _path(scope: Scope) -> str:
-    """The path exactly as it was sent: an encoded or dotted spelling of an allowed path is another path."""
-    raw: bytes | None = scope.get("raw_path")
-    return raw.partition(b"?")[0].decode("latin-1") if raw is not None else str(scope["path"])
-
-
 def _methods(path: str) -> str:
     """The methods that a path takes; "" for a path that is not open."""
     if path in ASK:
@@ -188,45 +179,3 @@ def _no_such_path(path: str) -> DoorError:
         f"There is nothing at {path[:120]}.",
         "Open here: " + ", ".join([MODELS, *sorted(ASK)]) + ".",
     )
-
-
-def _check_headers(headers: list[Header]) -> int | None:
-    """The declared length of a JSON body. Raises DoorError 415."""
-    declared: int | None = None
-    kind = encoding = b""
-    for name, value in headers:
-        if name == b"content-length":
-            declared = int(value)
-        elif name == b"content-type":
-            kind = value.partition(b";")[0].strip().lower()
-        elif name == b"content-encoding":
-            encoding = value.strip().lower()
-    if kind != b"application/json" or encoding not in (b"", b"identity"):
-        raise DoorError(
-            415,
-            "request.media_type",
-            "The body must be plain JSON.",
-            "Send `Content-Type: application/json`, not compressed.",
-        )
-    return declared
-
-
-def _request_id(headers: list[Header]) -> bytes:
-    """The client's own id when it is a plain word, else a new one; the engine and the client get it."""
-    for name, value in headers:
-        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
-            return value
-    return urandom(8).hex().encode()
-
-
-def _with_id(headers: list[Header], request_id: bytes) -> list[Header]:
-    return [*((name, value) for name, value in headers if name != b"x-request-id"), (b"x-request-id", request_id)]
-
-
-async def _say(send: Send, scope: Scope, status: int, body: bytes, headers: list[Header]) -> None:
-    """An answer of the door itself. A HEAD gets the headers of the same GET."""
-    headers = [*headers, (b"x-berth-said-by", b"panel"), (b"cache-control", b"no-store"), *SAFE]
-    if status != 204:
-        headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

@@ -18,3 +18,7 @@ class Limits:
     idle_connections: int = 64  # kept to one engine
     # Below the 5 s after which vLLM's server closes an idle connection, so that a reused one is rarely dead.
     keep_idle_s: float = 4.0
+    keep_door_s: float = 60.0  # an idle connection to another host's door, which keeps its side a little longer
+    away_s: float = 2.0  # after a host's door could not be reached, others are told so at once for this long
+    unheard_s: float = 5.0  # bytes to another host that nothing confirms: the way there is cut
+    head_s: float = 10.0  # a client's whole request head, from its first moment

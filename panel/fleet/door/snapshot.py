@@ -26,10 +26,29 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class Via:
+    """Another host's door, through which a route leads to job `job_id` there.
+
+    `key` is the panel's own for that door; `certificate` is the SHA-256 (hex) of the only certificate it is told to.
+    `heard_at` is the Unix time of that host's newest report; `silent` when that is too long ago.
+    """
+
+    host: str
+    address: str
+    port: int
+    certificate: str
+    key: str
+    job_id: str
+    heard_at: float | None = None
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """Where a model name leads. `open` means that everyone with a token gets through.
 
-    `port` may be set while `open` is false: then only the answer probe of run `run_id` gets through.
+    `port` is the engine's own, on loopback of its host. It may be set while `open` is false: then only the answer
+    probe of run `run_id` gets through.
     `eta_at` is the Unix time at which it is usually ready; None when nothing is known.
     """
 
@@ -49,6 +68,7 @@ class Route:
     eta_at: float | None = None
     reason: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
+    via: Via | None = None  # None: the engine is on this machine's loopback
 
 
 @dataclass(frozen=True, slots=True)

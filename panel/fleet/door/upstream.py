@@ -7,8 +7,16 @@ times as long (docs/door.md). This one does just what a door needs: bytes on as 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
+import hmac
+import os
+import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import httptools
 
@@ -31,6 +39,22 @@ class ClientGone(Exception):
     """The client left; the exchange was aborted."""
 
 
+class Unreachable(Exception):
+    """No connection could be made."""
+
+
+class WrongCertificate(Unreachable):
+    """Someone answers there, and is not the door that the host told of."""
+
+
+class Address(NamedTuple):
+    """An engine on loopback, spoken to plainly, or another host's door by TLS with just this certificate (SHA-256)."""
+
+    host: str
+    port: int
+    certificate: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     status: int
@@ -38,9 +62,9 @@ class Head:
 
 
 class Connection(asyncio.Protocol):
-    """One connection to an engine, one exchange at a time."""
+    """One connection to an engine or a host's door, one exchange at a time."""
 
-    def __init__(self, limits: Limits, lost: Callable[[Connection], None], address: tuple[str, int]) -> None:
+    def __init__(self, limits: Limits, lost: Callable[[Connection], None], address: Address) -> None:
         self.limits, self.address, self.used = limits, address, 0
         self._lost = lost
         self._loop = asyncio.get_running_loop()
@@ -220,32 +244,39 @@ class Pool:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._idle: dict[tuple[str, int], list[Connection]] = {}
+        self._idle: dict[Address, list[Connection]] = {}
+        self._away: dict[Address, float] = {}  # until when (loop time) it counts as out of reach
 
-    async def take(self, host: str, port: int) -> Connection:
-        """An idle connection (`used` > 0) or a new one. Raises EngineBroke when none can be made."""
-        idle = self._idle.get((host, port))
+    async def take(self, address: Address) -> Connection:
+        """An idle connection (`used` > 0) or a new one. Raises Unreachable when none can be made."""
+        idle = self._idle.get(address)
         while idle:
             connection = idle.pop()
             if connection.idle_timer is not None:
                 connection.idle_timer.cancel()
             if not connection.closed and not connection.transport.is_closing():
                 return connection
-        return await self.connect(host, port)
+        return await self.connect(address)
 
-    async def connect(self, host: str, port: int) -> Connection:
+    async def connect(self, address: Address) -> Connection:
+        """A new connection. One that nobody answered is not tried again by every request that comes meanwhile."""
         loop = asyncio.get_running_loop()
+        if self._away.get(address, 0.0) > loop.time():
+            raise Unreachable("it was out of reach a moment ago")
+        tls = _tls() if address.certificate else None
         try:
             with Deadline(self.limits.connect_s):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self.limits, self._forget, (host, port)), host, port
+                    lambda: Connection(self.limits, self._forget, address), address.host, address.port, ssl=tls
                 )
         except (OSError, TimeoutError) as exc:
-            raise EngineBroke(
-                "engine.unreachable",
-                "The engine does not accept connections.",
-                "It may just have ended; the deployment's page says what happened.",
-            ) from exc
+            if address.certificate:
+                self._away[address] = loop.time() + self.limits.away_s
+            raise Unreachable(str(exc) or type(exc).__name__) from exc
+        self._away.pop(address, None)
+        if address.certificate:
+            _check(connection, address.certificate)
+            _notice_a_cut(connection.transport, self.limits.unheard_s)
         return connection
 
     def give(self, connection: Connection) -> None:
@@ -254,7 +285,8 @@ class Pool:
         if not connection.reusable or len(idle) >= self.limits.idle_connections:
             connection.abort()
             return
-        connection.idle_timer = asyncio.get_running_loop().call_later(self.limits.keep_idle_s, connection.abort)
+        keep = self.limits.keep_door_s if connection.address.certificate else self.limits.keep_idle_s
+        connection.idle_timer = asyncio.get_running_loop().call_later(keep, connection.abort)
         idle.append(connection)
 
     def close(self) -> None:
@@ -270,3 +302,39 @@ class Pool:
             idle.remove(connection)
         if idle is not None and not idle:
             del self._idle[connection.address]
+
+
+@lru_cache(maxsize=1)
+def _tls() -> ssl.SSLContext:
+    """TLS 1.3 that trusts nobody by itself: `_check` compares the certificate before a byte is sent."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _check(connection: Connection, certificate: str) -> None:
+    """Raises WrongCertificate, the connection closed."""
+    tls = connection.transport.get_extra_info("ssl_object")
+    shown = tls.getpeercert(binary_form=True) if tls is not None else None
+    if not shown or not hmac.compare_digest(hashlib.sha256(shown).hexdigest(), certificate):
+        connection.abort()
+        raise WrongCertificate
+
+
+def _notice_a_cut(transport: asyncio.Transport, seconds: float) -> None:
+    """Let the kernel end a connection whose other side is silent: a cut cable says nothing by itself."""
+    handle = transport.get_extra_info("socket").fileno()
+    # It may just have ended. A copy of the handle: the loop's own socket objects do not all let options be set.
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(handle)) as sock:
+        notice_a_cut(sock, seconds)
+
+
+def notice_a_cut(sock: socket.socket, seconds: float) -> None:
+    """Keep-alive probes when nothing is said, and a limit on bytes that nobody confirms. Listeners hand it on."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 3)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))

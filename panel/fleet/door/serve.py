@@ -1,0 +1,148 @@
+"""Uvicorn for a door: a limit on the whole request head, TLS with an own certificate, and a quiet way out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import hashlib
+import os
+import ssl
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from panel.fleet.door.limits import Limits
+
+GRACE_S = 120  # answers that are under way when the process is told to stop
+KEEP_S = 75  # idle connections of the panel's door, which ends its side sooner
+MOST = 4096  # connections and requests at once
+
+
+class HeadLimit(HttpToolsProtocol):
+    """Uvicorn has no time limit on a request's head: one who sends nothing, or a byte a minute, would stay for ever."""
+
+    head_s = Limits.head_s
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._begin_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._head_timer is None:  # a later request on the same connection
+            self._begin_head()
+
+    def on_headers_complete(self) -> None:
+        self._end_head()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_head()
+        super().connection_lost(exc)
+
+    def _begin_head(self) -> None:
+        self._head_timer = self.loop.call_later(self.head_s, self._head_late)
+
+    def _end_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_late(self) -> None:
+        self._head_timer = None
+        self.transport.abort()
+
+
+class Server(uvicorn.Server):
+    """Tells when it listens and when it stops to; its own signals only."""
+
+    def __init__(self, config: uvicorn.Config, on_close: Any) -> None:
+        super().__init__(config)
+        self._on_close = on_close
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        # Another door may take the port at once; this one only finishes what it began.
+        for server in self.servers:
+            server.close()
+        for sock in sockets or []:
+            sock.close()
+        self._on_close()
+        await super().shutdown(sockets)
+
+
+def config(app: Any, tls: tuple[Path, Path]) -> uvicorn.Config:
+    """`tls` is (certificate, key). TLS 1.3 only: the one client is the panel's door."""
+    certificate, key = tls
+    made = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=HeadLimit,
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        log_config=None,
+        limit_concurrency=MOST,
+        timeout_keep_alive=KEEP_S,
+        timeout_graceful_shutdown=GRACE_S,
+        ssl_certfile=str(certificate),
+        ssl_keyfile=str(key),
+    )
+    made.load()
+    assert made.ssl is not None
+    made.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
+    return made
+
+
+# --- the certificate --------------------------------------------------------------------------------------------------
+
+
+def fingerprint(certificate: Path) -> str:
+    """SHA-256 (hex) of a certificate in DER, which is what the panel pins. Raises OSError or ValueError."""
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.read_text(encoding="ascii"))).hexdigest()
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """(certificate, key) of this door, made once; 0600. It proves nothing by itself: the panel knows it by its hash."""
+    certificate, key = folder / "door.crt", folder / "door.key"
+    with contextlib.suppress(OSError, ValueError):
+        if key.stat().st_size and fingerprint(certificate):
+            return certificate, key
+    # Only where it is needed: this library takes as much memory as the rest of the door.
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    secret = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "berth door")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(secret.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=2))
+        .not_valid_after(now + datetime.timedelta(days=365 * 20))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(secret, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    _write(key, secret.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
+    _write(certificate, made.public_bytes(serialization.Encoding.PEM))
+    return certificate, key
+
+
+def _write(path: Path, data: bytes) -> None:
+    draft = path.with_name(path.name + ".new")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)
