@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from panel.fleet.agent import config, seat
+from panel.fleet.agent import config, door_process, seat
 from panel.fleet.agent.files import Registry
 from panel.fleet.agent.jobs import Jobs
 from panel.fleet.agent.journal import Busy, Journal
@@ -42,7 +42,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def stop_all(folder: Path, grace_s: float | None) -> int:
-    """Stop every job by the journal alone. 0 when nothing is left, 1 when processes remain."""
+    """Stop every job by the journal alone, and the door. 0 when nothing is left, 1 when processes remain."""
+    door_process.end(folder)
     if not (folder / "jobs").is_dir():
         return 0
     journal = Journal(folder)

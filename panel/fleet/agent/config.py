@@ -6,6 +6,7 @@ import ipaddress
 import json
 import logging
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ class Config:
     log_head_mib: int = 64
     log_tail_mib: int = 1024
     max_jobs: int = 100
+    door_bind: str = "0.0.0.0:8443"  # where this host's door listens; "" for no door. Taken: the next free port
+    door_address: str = ""  # where the panel reaches it; "" for this machine's address on the way to the panel
     report_s: float = 10.0
 
     def current_roots(self) -> list[Path]:
@@ -146,6 +149,10 @@ FIELDS: dict[str, Any] = {
     "log_head_mib": _is_count,
     "log_tail_mib": _is_count,
     "max_jobs": _is_count,
+    "door_bind": lambda value: (
+        isinstance(value, str) and (not value or re.fullmatch(r"\S+:\d{1,5}", value) is not None)
+    ),
+    "door_address": lambda value: isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9.:_-]{0,253}", value) is not None,
     "report_s": lambda value: isinstance(value, int | float) and value > 0,
 }
 

@@ -3,7 +3,7 @@
 work     long-polls with the newest revision; hands orders to the keeper
 keeper   (main thread) makes orders true, wakes by the kernel when a process ends
 report   says what is, on every change and every 10 s; carries results; forgets what the panel has
-logs     see logs.py;  nvml: see gpus.py
+logs     see logs.py;  nvml: see gpus.py;  door: see door_process.py
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from types import FrameType
 from panel.fleet.agent import facts, orders
 from panel.fleet.agent.client import Away, Backoff, Client, Rejected
 from panel.fleet.agent.config import Config
+from panel.fleet.agent.door_process import DoorProcess
 from panel.fleet.agent.files import Registry
 from panel.fleet.agent.gpus import Reader
 from panel.fleet.agent.job import NEVER, Job
@@ -142,6 +143,7 @@ class Agent:
         self.stop = threading.Event()
         self.news = threading.Event()
         self.shipper = Shipper(self.jobs, Client(config), self.stop, self.news.set)
+        self.door = DoorProcess(config, self.jobs, self.stop, self.news.set)
         self._behind = False  # the panel offered older work than we have seen
         self._facts_at = 0.0
         self._round_trip_s: float | None = None
@@ -151,7 +153,8 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self.jobs.adopt()
-        for name, target in (("work", self._work), ("report", self._report), ("logs", self.shipper.run)):
+        threads = [("work", self._work), ("report", self._report), ("logs", self.shipper.run), ("door", self.door.run)]
+        for name, target in threads:
             threading.Thread(target=target, name=name, daemon=True).start()
         self.keep()
 
@@ -180,6 +183,7 @@ class Agent:
                 if changed:
                     self.news.set()
                     self.shipper.kick.set()
+                    self.door.kick.set()
                     due = min(due, 0.05)  # with what is watched now the next look may be later
             except Exception:  # the keeper must not end while the agent lives
                 log.exception("the jobs could not be looked after")
@@ -201,6 +205,7 @@ class Agent:
                     if self._behind:  # it goes ahead of us once it sees our revision
                         self.stop.wait(backoff.pause())
                         continue
+                    self.door.hear(raw)
                 backoff.reset()
             except (Away, Rejected, orders.Unreadable) as exc:
                 log.log(_level(exc, backoff), "no work: %s", exc)
@@ -242,6 +247,7 @@ class Agent:
             jobs=self.jobs.statuses(gpus),
             facts=facts.collect(self.config.current_roots(), self.config.folder, gpus) if with_facts else None,
             sent_at=time.time(),
+            door=self.door.facts(),
         )
         body, sent = message.model_dump_json().encode(), time.monotonic()
         raw = client.call("POST", "report", body=body)

@@ -1,9 +1,9 @@
 """`python -m panel.fleet.door --dir DIR --bind ADDRESS:PORT`: the door of this host, kept by its agent.
 
-    DIR/open.json    what is open; the agent writes it, this process only reads it
+    DIR/open.json            what is open; the agent writes it, this process only reads it
     DIR/door.crt, door.key   made at the first start, 0600
-    DIR/lock         held by the one door of this folder that listens
-    DIR/state.json   who and where it is, for the agent
+    DIR/lock                 held by the one door of this folder that listens
+    DIR/state.json           who and where it is, for the agent
 
 A port that is taken is not the end: the next free one is used, up to SPAN further. It outlives the agent.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -25,6 +24,7 @@ from pathlib import Path
 from panel.fleet.agent.procs import Ident
 from panel.fleet.door.host import Book, HostDoor
 from panel.fleet.door.limits import Limits
+from panel.fleet.door.mark import code_mark
 from panel.fleet.door.upstream import notice_a_cut
 
 log = logging.getLogger("berth.door")
@@ -32,14 +32,6 @@ log = logging.getLogger("berth.door")
 SPAN = 100  # ports that are tried, from the wanted one on
 LOCK_S = 5.0  # a door that leaves lets go of the lock before it has finished its last answers
 NO_PORT, HELD = 3, 4  # exit codes
-
-
-def code_mark() -> str:
-    """Changes with this program's code, so that the agent sees whether the door that runs is of the same make."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def split(bind: str) -> tuple[str, int]:
