@@ -74,10 +74,14 @@ CODES: dict[str, Pair] = {
     "copy.broken": (_("The copy at %(path)s is not whole."), _("The Models page says what is missing.")),
     "runtime.none": (
         _("No engine that fits was found on this host."),
-        _("Install vLLM there, or name its executable on the Hosts page. Without a GPU: make engine."),
+        _("Install vLLM there on the Engines page, or name its executable on the Hosts page."),
     ),
     "runtime.gone": (_("The chosen engine is no longer on this host."), _("Choose another one in the settings.")),
-    "runtime.broken": (_("The engine %(executable)s was found but does not work."), _("The Hosts page says why.")),
+    "runtime.elsewhere": (
+        _("The chosen engine is on another host."),
+        _("Choose an engine of this host in the settings, or let Berth decide."),
+    ),
+    "runtime.broken": (_("The engine %(executable)s was found but does not work."), _("The Engines page says why.")),
     "runtime.no_schema": (
         _("It is not known which settings version %(version)s takes."),
         _("Look for engines again on the Hosts page."),
@@ -97,15 +101,15 @@ CODES: dict[str, Pair] = {
     "gpu.too_few": (_("%(wanted)s GPUs are wanted; this host has %(have)s that could serve."), ""),
     "gpu.reserved": (
         _("Needs %(need_mib:gib)s; %(reserved_mib:gib)s of %(total_mib:gib)s are set aside for other runs."),
-        _("It starts when one of them is stopped. With a share of %(fits_utilisation)s it would fit now."),
+        _("It starts when one of them is stopped."),
     ),
     "gpu.used_by_others": (
         _("Needs %(need_mib:gib)s; other programs use %(used_mib:gib)s of %(total_mib:gib)s."),
-        _("The Hosts page names them. With a share of %(fits_utilisation)s it would fit now."),
+        _("The Hosts page names them."),
     ),
     "gpu.busy": (
         _("Needs %(need_mib:gib)s; %(free_mib:gib)s of %(total_mib:gib)s are free now."),
-        _("It starts when enough is free. With a share of %(fits_utilisation)s it would fit now."),
+        _("It starts when enough is free."),
     ),
     "gpu.mixed_kinds": (
         _("The chosen GPUs are of different kinds (%(names)s)."),

@@ -35,6 +35,7 @@ from deployments.spec import DeploymentSpec
 CPU_OVERHEAD_MIB = 2048
 # A card is never wholly free: the driver and a desktop hold some. Below this the live check does not complain.
 GPU_SLACK_MIB = 64
+LEAST_SHARE = 0.05  # less is no room for an engine
 # Reasons that may go away by waiting; all others need a person.
 PASSING = frozenset(
     {"host.lost", "gpu.busy", "gpu.reserved", "gpu.used_by_others", "host.ram_reserved", "host.ram_used"}
@@ -47,6 +48,7 @@ class _Search:
 
     spec: DeploymentSpec
     model_facts: Mapping[str, Any]
+    runtime_host: int | None = None  # the host of the chosen engine
     reasons: list[Candidate] = field(default_factory=list)
 
     def refuse(self, host: HostView, code: str, gpu: str = "", **params: Any) -> None:
@@ -55,7 +57,8 @@ class _Search:
 
 def plan(spec: DeploymentSpec, hosts: Sequence[HostView], model_facts: Mapping[str, Any]) -> Placement | NoPlacement:
     """The best placement, or why there is none. The same answer for the same input, whoever asks."""
-    search = _Search(spec, model_facts)
+    has_chosen = (host.id for host in hosts if any(r.id == spec.runtime_id and r.present for r in host.runtimes))
+    search = _Search(spec, model_facts, next(has_chosen, None))
     found: list[tuple[tuple[float, ...], Placement]] = []
     for host in hosts:
         if spec.host_id is not None and host.id != spec.host_id:
@@ -124,7 +127,8 @@ def _runtime(search: _Search, host: HostView, device: Literal["gpu", "cpu"]) -> 
     of_engine = [r for r in host.runtimes if r.engine == spec.engine and r.present]
     picked = [r for r in of_engine if spec.runtime_id in (None, r.id)]
     if not picked:
-        search.refuse(host, "runtime.gone" if spec.runtime_id is not None else "runtime.none", engine=spec.engine)
+        chosen = "runtime.elsewhere" if search.runtime_host not in (None, host.id) else "runtime.gone"
+        search.refuse(host, "runtime.none" if spec.runtime_id is None else chosen, engine=spec.engine)
         return None
     if device == "cpu" and host.machine in ("x86_64", "AMD64") and "avx2" not in host.cpu_flags:
         search.refuse(host, "cpu.no_avx2")
@@ -243,8 +247,8 @@ def _fits(search: _Search, host: HostView, gpu: GpuView, share: float) -> bool:
         return True
     facts: dict[str, Any] = {"index": gpu.index, "need_mib": need, "free_mib": gpu.free_mib, "total_mib": gpu.total_mib}
     facts["utilisation"] = share
-    # The largest share that would fit now, rounded down to what the engine's option shows.
-    facts["fits_utilisation"] = math.floor(gpu.free_mib / gpu.total_mib * 100) / 100 if gpu.total_mib else 0.0
+    if smaller := _smaller_share(search, gpu):
+        facts["fits_utilisation"] = smaller
     if gpu.reserved_mib + need > gpu.total_mib:
         search.refuse(host, "gpu.reserved", gpu.uuid, reserved_mib=gpu.reserved_mib, **facts)
     elif gpu.others:
@@ -253,6 +257,13 @@ def _fits(search: _Search, host: HostView, gpu: GpuView, share: float) -> bool:
     else:
         search.refuse(host, "gpu.busy", gpu.uuid, used_mib=gpu.used_mib, **facts)
     return False
+
+
+def _smaller_share(search: _Search, gpu: GpuView) -> float:
+    """The largest share that would fit now, as the engine's option shows it; 0 when the weights alone need more."""
+    share = math.floor(gpu.free_mib / gpu.total_mib * 100) / 100 if gpu.total_mib else 0.0
+    weights_mib = int(search.model_facts.get("weight_bytes") or 0) / 2**20 / _gpu_count(search.spec)
+    return share if share >= LEAST_SHARE and share * gpu.total_mib > weights_mib else 0.0
 
 
 def _emptiest(gpus: Iterable[GpuView], count: int) -> list[GpuView]:

@@ -139,6 +139,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
         return go(request, reverse("deployment", args=[pk]))
     rights = {
         "may_operate": can(request.actor, "deployments.operate"),
+        "may_ask": can(request.actor, "deployments.try"),
         "may_delete": can(request.actor, "deployments.delete"),
     }
     context = contexts.detail(row, **rights)

@@ -1,6 +1,7 @@
 """Words of the deployments' pages in the viewer's language: states, steps, and codes with a next step (codes.py)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
@@ -86,4 +87,10 @@ def words(reason: Mapping[str, Any] | None) -> Words | None:
     """The sentence and hint of a {code, params}; None when there is no reason. An unknown code is shown as it is."""
     if not reason or not reason.get("code"):
         return None
-    return catalog.of_file(reason) if reason["code"] in catalog.FILES else said(CODES, reason)
+    if reason["code"] in catalog.FILES:
+        return catalog.of_file(reason)
+    found = said(CODES, reason)
+    if share := (reason.get("params") or {}).get("fits_utilisation"):
+        smaller = _("With a share of %(share)s it would fit now.") % {"share": share}
+        return replace(found, hint=f"{found.hint} {smaller}")
+    return found

@@ -140,6 +140,43 @@ def test_ready_shows_address_answer_and_examples(as_, copy, settings) -> None:
     assert "118,784" in page
 
 
+def test_everyone_who_sees_a_ready_model_may_ask_it(as_, copy) -> None:
+    row = builders.make_deployment(copy, state="ready")
+    builders.ready(row, builders.make_run(row, copy))
+    page = text(as_("viewer").get(reverse("deployment", args=[row.pk])))
+    assert reverse("deployment-ask", args=[row.pk]) in page
+    assert reverse("deployment-stop", args=[row.pk]) not in page
+
+
+def test_a_smaller_share_is_named_where_one_would_fit(as_, copy) -> None:
+    place = {
+        "name": "quay",
+        "code": "gpu.busy",
+        "params": {"need_mib": 72_000, "free_mib": 40_000, "total_mib": 80_000},
+    }
+    row = builders.make_deployment(
+        copy, state="queued", reason={"code": "place.none", "params": {"candidates": [place]}}
+    )
+    assert "With a share of" not in text(as_("viewer").get(reverse("deployment", args=[row.pk])))
+    place["params"]["fits_utilisation"] = 0.5
+    Deployment.objects.filter(pk=row.pk).update(reason={"code": "place.none", "params": {"candidates": [place]}})
+    page = text(as_("viewer").get(reverse("deployment", args=[row.pk])))
+    assert "It starts when enough is free. With a share of 0.5 it would fit now." in page
+
+
+def test_a_start_of_berths_own_says_which_attempt_it_is(as_, copy) -> None:
+    row = builders.make_deployment(copy, state="starting", attempts=2)
+    builders.make_run(row, copy)
+    page = text(as_("viewer").get(reverse("deployment", args=[row.pk])))
+    assert "Started again by itself after a failure: attempt 2 of 5." in page
+    Deployment.objects.filter(pk=row.pk).update(attempts=0)
+    assert "Started again by itself" not in text(as_("viewer").get(reverse("deployment", args=[row.pk])))
+
+
+def test_the_address_without_a_number_leads_to_the_list(as_) -> None:
+    assert as_("viewer").get("/deployments/")["Location"] == reverse("deployments")
+
+
 def test_failed_shows_exit_first_error_and_ways_out(as_, copy) -> None:
     row = builders.make_deployment(copy, state="failed")
     builders.failed(row, copy)

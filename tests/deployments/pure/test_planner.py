@@ -81,6 +81,20 @@ def test_strangers_on_the_card_are_named() -> None:
     assert reason.params["fits_utilisation"] == 0.62
 
 
+@pytest.mark.parametrize(
+    ("used_mib", "weight_gib", "offered"),
+    [(40_000, 15, 0.5), (40_000, 60, None), (77_000, 1, None), (40_000, None, 0.5)],
+    ids=["the weights fit", "the weights alone need more", "less than an engine needs", "weights unknown"],
+)
+def test_a_smaller_share_is_offered_only_where_it_would_work(
+    used_mib: int, weight_gib: int | None, offered: float | None
+) -> None:
+    facts = {**HF, "weight_bytes": weight_gib << 30} if weight_gib else HF
+    done = plan(DeploymentSpec(artifact_id=1), [host(gpus=(gpu("a", used_mib=used_mib),))], facts)
+    assert isinstance(done, NoPlacement)
+    assert done.reasons[0].reason.params.get("fits_utilisation") == offered
+
+
 def test_a_desktop_on_the_card_does_not_forbid_the_default() -> None:
     others = (GpuUser(1, "Xorg", "root", 500),)
     small = gpu("a", total_mib=24_000, used_mib=600, others=others)
