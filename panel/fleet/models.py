@@ -11,11 +11,12 @@ from panel.core.models import TimeStamped
 class Host(TimeStamped):
     """A machine with an agent. Only the agent's report changes the measured fields.
 
-    `work_rev` grows with every change of the host's jobs; the agent fetches work by it.
+    `work_rev` grows with every change of the host's jobs; the agent fetches work by it. A forgotten host keeps its row,
+    since runs name it; its name is free again and its token is ended.
     RAM figures are MiB. `ram_reserved_mib` moves in the reservation's own transaction.
     """
 
-    name = models.CharField(max_length=64, unique=True)
+    name = models.CharField(max_length=64)
     is_local = models.BooleanField(default=False)  # the panel's own machine: the door reaches engines by loopback
     token_hash = models.CharField(max_length=64, unique=True)  # SHA-256 hex of the host token
     work_rev = models.BigIntegerField(default=1)
@@ -34,10 +35,17 @@ class Host(TimeStamped):
     model_roots = models.JSONField(default=list)  # folders that an admin added for scans
     runtime_executables = models.JSONField(default=list)  # engines that an admin named
     runtime_folders = models.JSONField(default=list)  # folders with engines (venvs, conda) that an admin named
-    schedulable = models.BooleanField(default=True)
+    schedulable = models.BooleanField(default=True)  # False: nothing new starts here
+    hold = models.JSONField(null=True)  # who set it aside, when and why: {by, at, note}
+    door = models.JSONField(default=dict)  # newest wire.DoorFacts; empty where no door was reported
+    door_keys = models.BinaryField(null=True)  # sealed: the panel's keys for that door, the newest first
+    forgotten_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [
+            models.UniqueConstraint(
+                fields=["name"], condition=Q(forgotten_at__isnull=True), name="host_name_once_while_known"
+            ),
             models.CheckConstraint(
                 name="host_ram_not_overcommitted",
                 condition=Q(ram_reserved_mib__lte=F("ram_total_mib")) | Q(ram_reserved_mib=0),
@@ -62,7 +70,8 @@ class Gpu(models.Model):
     measured = models.JSONField(default=dict)  # utilisation, temperature, power, processes
     measured_at = models.DateTimeField(null=True)
     present = models.BooleanField(default=True)  # False when the newest report no longer lists it
-    schedulable = models.BooleanField(default=True)
+    schedulable = models.BooleanField(default=True)  # False: no new run takes it
+    hold = models.JSONField(null=True)  # who set it aside, when and why: {by, at, note}
 
     class Meta:
         constraints = [
@@ -135,6 +144,12 @@ class Job(models.Model):
     def __str__(self) -> str:
         return f"{self.kind} {self.id}"
 
+    @property
+    def never_ran(self) -> bool:
+        """Refused, or stopped before the host began: no result of it will come."""
+        stopped = self.state == "ended" and bool(self.status.get("stop_asked")) and not self.status.get("started_at")
+        return self.state == "refused" or stopped
+
 
 class InstallState(models.TextChoices):
     """waiting → running → done or failed; cancelling → cancelled, or done when it was too late to cancel."""
@@ -145,12 +160,6 @@ class InstallState(models.TextChoices):
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
-
-    @property
-    def never_ran(self) -> bool:
-        """Refused, or stopped before the host began: no result of it will come."""
-        stopped = self.state == "ended" and bool(self.status.get("stop_asked")) and not self.status.get("started_at")
-        return self.state == "refused" or stopped
 
 
 class RuntimeInstall(TimeStamped):
