@@ -58,6 +58,8 @@ def place(claim: Claim, row: Deployment) -> None:
     try:
         with transaction.atomic():
             run = _new_run(row, check)
+            if run.detail:  # for this one run; a wish that came meanwhile has another number and stays
+                Deployment.objects.filter(pk=row.pk, detail_asked=row.detail_asked).update(detail_asked=0)
             fleet.reserve(str(run.pk), run.host, check.shares)
             if not move(claim, row, State.PREPARING, run=run, next_attempt_at=None, **taken):
                 raise LeaseLost
@@ -84,6 +86,7 @@ def _new_run(row: Deployment, check: preflight.Check) -> Run:
         model_name=str(check.copy.artifact),
         started_by=row.wanted_by or "system",
         started_by_id=row.wanted_by_id,
+        detail=0 < row.detail_asked == row.restart_asked,
         cause="person" if asked or last == 0 or row.attempts == 0 else "restart_policy",
     )
 

@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from deployments import queries
+from deployments.contexts_revisions import revisions
 from deployments.contexts_run import (
     badge,
     ending,
@@ -54,7 +55,7 @@ def look_of(row: Deployment) -> str:
 # --- one deployment -------------------------------------------------------------------------------------------------
 
 
-def detail(row: Deployment, *, may_operate: bool, may_delete: bool) -> dict[str, Any]:
+def detail(row: Deployment, *, may_operate: bool, may_delete: bool, may_ask: bool, may_edit: bool) -> dict[str, Any]:
     run, kind = row.run, kind_of(row)
     context: dict[str, Any] = {
         "section": "deployments",
@@ -67,12 +68,14 @@ def detail(row: Deployment, *, may_operate: bool, may_delete: bool) -> dict[str,
         "reason": words(row.reason),
         "candidates": candidates(row.reason),
         "can_operate": may_operate,
-        "can_ask": may_operate,
+        "can_ask": may_ask,
         "can_delete": may_delete,
         "can_stop": may_operate and (kind in ("ready", "moving") and row.desired == Desired.RUNNING),
         "can_start": may_operate and (kind in ("failed", "stopped") or row.desired == Desired.STOPPED),
         "can_restart": may_operate and kind == "ready",
         "runs": [run_row(r) for r in queries.runs_of(row)[:RUNS_SHOWN]],
+        "revisions": revisions(row),
+        "can_go_back": may_edit,
     }
     if run is not None:
         context["process"] = process(run)
@@ -122,6 +125,7 @@ def moving(row: Deployment) -> dict[str, Any]:
     context: dict[str, Any] = {
         "lead": _lead(row, left),
         "so_far": so_far,
+        "again": _again(row),
         "usually": _usually(going, usual),
         "percent": None,
         "deadline": _deadline(row, now),
@@ -140,6 +144,14 @@ def moving(row: Deployment) -> dict[str, Any]:
         if left_pids and (now - row.state_since).total_seconds() > grace + AFTER_KILL_S:
             context["reason"] = words({"code": "stop.leftover", "params": {"pids": left_pids}})
     return context
+
+
+def _again(row: Deployment) -> str:
+    """That this start is Berth's own, after a failure, and how many are left."""
+    if not row.attempts:
+        return ""
+    most = DeploymentSpec.model_validate(row.revision.spec).restart.max_attempts
+    return _("Started again by itself after a failure: attempt %(n)s of %(most)s.") % {"n": row.attempts, "most": most}
 
 
 def _lead(row: Deployment, left: float | None) -> str:
@@ -277,6 +289,17 @@ def ways(row: Deployment) -> list[dict[str, str]]:
             "label": _("Start again"),
         },
     ]
+    if row.run is not None and row.run.outcome == "failed" and row.run.job_id:
+        found.append(
+            {
+                "title": _("Start again with more detail"),
+                "text": _(
+                    "The engine writes all it can into the log of this one start. The settings stay as they are."
+                ),
+                "post": reverse("deployment-start-in-detail", args=[row.pk]),
+                "label": _("Start with more detail"),
+            }
+        )
     if row.attempts >= spec.restart.max_attempts:
         gave_up = _("Berth tried %(n)s times and stopped trying.") % {"n": row.attempts}
         found[1]["text"] = f"{gave_up} {found[1]['text']}"

@@ -8,10 +8,11 @@ from django.utils.translation import gettext as _
 
 from deployments import queries
 from deployments.contexts import candidates
+from deployments.engines.base import version_key
 from deployments.forms import DeploymentForm
 from deployments.models import Deployment
 from deployments.preflight import Check
-from deployments.spec import NAME
+from deployments.spec import NAME, DeploymentSpec
 from deployments.wording import words
 from models_catalog import queries as catalog
 from models_catalog.models import Artifact, Copy
@@ -20,9 +21,19 @@ from models_catalog.wording import of_serving
 from panel.core.errors import Invalid
 from panel.core.templatetags.ui import approx, gib, size
 from panel.fleet.models import Gpu, Host, Runtime
-from panel.fleet.wording import ENGINES
+from panel.fleet.wording import engine
 
-EXPERT = ("host", "device", "gpus", "gpu_memory_utilization", "kv_cache_gib", "dtype", "extra_args", "restart")
+EXPERT = (
+    "host",
+    "runtime",
+    "device",
+    "gpus",
+    "gpu_memory_utilization",
+    "kv_cache_gib",
+    "dtype",
+    "extra_args",
+    "restart",
+)
 
 
 def form(deploy: DeploymentForm, row: Deployment | None) -> dict[str, Any]:
@@ -35,9 +46,32 @@ def form(deploy: DeploymentForm, row: Deployment | None) -> dict[str, Any]:
         "title": _("Settings of %(name)s") % {"name": row.name} if row else _("Deploy a model"),
         "models": _choices(chosen),
         "hosts": list(Host.objects.only("pk", "name")),
+        "runtimes": _runtimes(str(deploy["runtime"].value() or "")),
         "chosen_gpus": deploy["gpus"].value() or [],
         "expert_open": expert_errors or row is not None,
     }
+
+
+def _runtimes(chosen: str) -> list[dict[str, Any]]:
+    """Engines to choose from, the newest of each host first; also the chosen one that is gone, so that it can be seen.
+
+    With one alone there is nothing to choose.
+    """
+    rows = Runtime.objects.filter(engine="vllm").defer("flags").select_related("host").order_by("host__name", "pk")
+    there = [row for row in rows if (row.present and row.remove_job_id is None) or str(row.pk) == chosen]
+    there.sort(key=lambda row: version_key(row.version), reverse=True)
+    there.sort(key=lambda row: row.host.name)
+    if len(there) < 2 and not chosen:
+        return []
+    return [
+        {
+            "id": row.pk,
+            "name": f"{row.host.name} · {engine(row)} · {row.executable}",
+            "bad": _("not there any more") if not row.present else _("does not work") if row.refusal else "",
+            "chosen": str(row.pk) == chosen,
+        }
+        for row in there
+    ]
 
 
 def _choices(chosen: str) -> list[dict[str, Any]]:
@@ -106,7 +140,7 @@ def incomplete(deploy: DeploymentForm, bad: Invalid | None = None) -> dict[str, 
     return {"form": deploy, "bad": bad, "problems": list(bad.fields.values()) if bad else []}
 
 
-def plan(check: Check) -> dict[str, Any]:
+def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
     reason = words(check.reason)
     context: dict[str, Any] = {
         "fits": check.ok,
@@ -123,7 +157,8 @@ def plan(check: Check) -> dict[str, Any]:
     return {
         **context,
         "where": f"{check.host.name}, {gpus or _('CPU')}",
-        "engine": f"{ENGINES.get(check.runtime.engine, check.runtime.engine)} {check.runtime.version}",
+        "engine": engine(check.runtime),
+        "engine_why": _("the newest that fits") if spec.runtime_id is None else _("chosen in these settings"),
         "facts": _reserved(check),
         "notes": [said for note in notes if (said := words(note.as_dict())) is not None],
     }

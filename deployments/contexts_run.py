@@ -147,7 +147,14 @@ def run_row(run: Run) -> dict[str, Any]:
     }
 
 
-def run_record(run: Run) -> dict[str, Any]:
+def can_repeat(run: Run) -> bool:
+    """Whether this start failed and could be made again just so: the settings are still those of its deployment."""
+    row = run.deployment
+    same = row.deleted_at is None and row.revision_id == run.revision_id and row.state in ("failed", "stopped")
+    return run.outcome == "failed" and same
+
+
+def run_record(run: Run, *, may_operate: bool, may_edit: bool) -> dict[str, Any]:
     """Everything kept of one start."""
     argv = (run.job.status.get("argv") if run.job else None) or run.command
     env = [f"{key}={shlex.quote(str(value))}" for key, value in sorted(run.env.items())]
@@ -156,6 +163,9 @@ def run_record(run: Run) -> dict[str, Any]:
         "run": run,
         "d": run.deployment,
         "row": run_row(run),
+        "engine": engine(run),
+        "can_repeat": may_operate and can_repeat(run),
+        "can_go_back": may_edit and run.deployment.deleted_at is None and run.deployment.revision_id != run.revision_id,
         "command": " \\\n  ".join([*env, shlex.join(argv)]) if argv else "",
         "steps": steps(run, {}, failed=run.outcome == "failed"),
         "ending": ending(run),

@@ -20,6 +20,7 @@ class DeploymentForm(forms.Form):
     artifact = forms.IntegerField(widget=forms.HiddenInput, label=_("Model"))
     name = forms.RegexField(NAME, max_length=63, label=_("Name"), error_messages={"invalid": NAME_HINT})
     host = forms.IntegerField(required=False, label=_("Host"))
+    runtime = forms.IntegerField(required=False, label=_("Engine"))
     device = forms.ChoiceField(
         choices=[("auto", _("Berth decides")), ("gpu", _("GPU")), ("cpu", _("CPU"))], initial="auto", label=_("Runs on")
     )
@@ -85,6 +86,7 @@ class DeploymentForm(forms.Form):
                 **values,
                 "artifact_id": data["artifact"],
                 "host_id": data["host"],
+                "runtime_id": data["runtime"],
                 "device": data["device"],
                 "gpu_uuids": gpus,
                 "gpu_count": len(gpus) or data["gpu_count"] or 1,
@@ -103,6 +105,7 @@ class DeploymentForm(forms.Form):
             "artifact": spec.artifact_id,
             "name": name,
             "host": spec.host_id,
+            "runtime": spec.runtime_id,
             "device": spec.device,
             "gpus": spec.gpu_uuids,
             "gpu_count": spec.gpu_count,

@@ -73,7 +73,7 @@ def check(spec: DeploymentSpec, *, name: str) -> Check:
     gpus = tuple(g for uuid in found.gpu_uuids for g in host.gpus.all() if g.uuid == uuid)
     where: dict[str, Any] = {"placement": found, "host": host, "runtime": runtime, "copy": copy, "gpus": gpus}
     try:
-        launch = _launch(spec, name, host, runtime, copy, found.as_dict(), NO_KEY)
+        launch = _launch(spec, name, host, runtime, copy, found.as_dict(), NO_KEY, detail=False)
     except EngineRefusal as exc:
         return Check(**where, reason=refused(exc))
     return Check(**where, launch=launch)
@@ -82,11 +82,19 @@ def check(spec: DeploymentSpec, *, name: str) -> Check:
 def launch_of(spec: DeploymentSpec, run: Run, *, name: str, api_key: str) -> Launch:
     """The command of a run that was placed, by the same adapter. Raises EngineRefusal."""
     assert run.host is not None and run.runtime is not None and run.copy is not None
-    return _launch(spec, name, run.host, run.runtime, run.copy, run.placement, api_key)
+    return _launch(spec, name, run.host, run.runtime, run.copy, run.placement, api_key, detail=run.detail)
 
 
 def _launch(
-    spec: DeploymentSpec, name: str, host: Host, runtime: Runtime, copy: Copy, placement: dict[str, Any], key: str
+    spec: DeploymentSpec,
+    name: str,
+    host: Host,
+    runtime: Runtime,
+    copy: Copy,
+    placement: dict[str, Any],
+    key: str,
+    *,
+    detail: bool,
 ) -> Launch:
     return adapter_for(spec.engine).launch(
         LaunchContext(
@@ -103,6 +111,7 @@ def _launch(
             machine=host.facts.get("machine", "x86_64"),
             cpu_flags=frozenset(host.facts.get("cpu_flags", [])),
             allow_remote_code=copy.artifact.model.allow_remote_code,
+            detail=detail,
         )
     )
 
@@ -187,4 +196,5 @@ def runtime_facts(runtime: Runtime) -> RuntimeFacts:
 
 
 def _runtime_view(runtime: Runtime) -> RuntimeView:
-    return RuntimeView(runtime.pk, runtime.engine, runtime_facts(runtime), runtime.present, runtime.refusal)
+    there = runtime.present and runtime.remove_job_id is None  # nothing new starts from what is being removed
+    return RuntimeView(runtime.pk, runtime.engine, runtime_facts(runtime), there, runtime.refusal)

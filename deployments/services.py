@@ -122,7 +122,8 @@ def edit(deployment: Deployment, *, spec: DeploymentSpec, actor: Any, base_numbe
     if not changes:
         return current
     row.revision = _revise(row, spec, actor)
-    row.save(update_fields=["revision", "updated_at"])
+    row.detail_asked = 0  # it was asked for the settings before
+    row.save(update_fields=["revision", "detail_asked", "updated_at"])
     audit.record(
         "deployment.edited",
         row,
@@ -143,6 +144,33 @@ def start(deployment: Deployment, *, actor: Any) -> Deployment:
     if row.desired == Desired.RUNNING and (not resting or row.restart_asked > row.restart_done):
         return row
     return _want(row, Desired.RUNNING, "deployment.started", actor, ask=True)
+
+
+@transaction.atomic
+def start_in_detail(deployment: Deployment, *, actor: Any) -> Deployment:
+    """After a failure: the same settings once more, and this one run writes all it can into its log.
+
+    Pressed twice it changes nothing. Later runs, also those that Berth starts by itself, log as ever.
+    """
+    row = _locked(deployment)
+    waiting = row.restart_asked > row.restart_done
+    if waiting and row.detail_asked == row.restart_asked:
+        return row
+    if row.desired == Desired.RUNNING and (row.state not in ("failed", "stopped") or waiting):
+        raise Conflict("deployment.moving", _("It is being started already."), _("Wait until this start has ended."))
+    row = _want(row, Desired.RUNNING, "deployment.started_in_detail", actor, ask=True)
+    Deployment.objects.filter(pk=row.pk).update(detail_asked=row.restart_asked)
+    row.refresh_from_db(fields=["detail_asked"])
+    return row
+
+
+@transaction.atomic
+def use_revision(deployment: Deployment, number: int, *, actor: Any) -> Revision:
+    """Go back to earlier settings: a new revision that says the same. A running deployment is started again with it."""
+    earlier = deployment.revisions.filter(number=number).first()
+    if earlier is None:
+        raise Conflict("deployment.no_revision", _("There are no such settings."), "")
+    return edit(deployment, spec=DeploymentSpec.model_validate(earlier.spec), actor=actor)
 
 
 @transaction.atomic

@@ -4,6 +4,7 @@ import uuid
 from typing import Any
 
 from django.conf import settings
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -121,10 +122,11 @@ def plan(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         return render(request, "deployments/_plan.html", contexts_form.incomplete(form))
     try:
-        check = preflight.check(form.to_spec(), name=form.cleaned_data["name"] or "model")
+        spec = form.to_spec()
+        check = preflight.check(spec, name=form.cleaned_data["name"] or "model")
     except Invalid as exc:
         return render(request, "deployments/_plan.html", contexts_form.incomplete(form, exc))
-    return render(request, "deployments/_plan.html", contexts_form.plan(check))
+    return render(request, "deployments/_plan.html", contexts_form.plan(check, spec))
 
 
 # --- one deployment ---------------------------------------------------------------------------------------------------
@@ -141,6 +143,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
         "may_operate": can(request.actor, "deployments.operate"),
         "may_ask": can(request.actor, "deployments.try"),
         "may_delete": can(request.actor, "deployments.delete"),
+        "may_edit": can(request.actor, "deployments.edit"),
     }
     context = contexts.detail(row, **rights)
     return page(request, "deployments/detail.html", {**context, "part": request.GET.get("part")}, parts=["live"])
@@ -150,7 +153,9 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
 @right("deployments.view")
 def run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """The record of one start, also of a deployment that was deleted."""
-    return page(request, "deployments/run.html", contexts_run.run_record(queries.run(run_id)))
+    rights = {name: can(request.actor, f"deployments.{name}") for name in ("operate", "edit")}
+    context = contexts_run.run_record(queries.run(run_id), may_operate=rights["operate"], may_edit=rights["edit"])
+    return page(request, "deployments/run.html", context)
 
 
 @require_POST
@@ -171,6 +176,22 @@ def stop(request: HttpRequest, pk: int) -> HttpResponse:
 @right("deployments.operate")
 def restart(request: HttpRequest, pk: int) -> HttpResponse:
     services.restart(queries.one(pk), actor=request.actor)
+    return go(request, reverse("deployment", args=[pk]))
+
+
+@require_POST
+@right("deployments.operate")
+def start_in_detail(request: HttpRequest, pk: int) -> HttpResponse:
+    services.start_in_detail(queries.one(pk), actor=request.actor)
+    return go(request, reverse("deployment", args=[pk]))
+
+
+@require_POST
+@right("deployments.edit")
+def use_revision(request: HttpRequest, pk: int, number: int) -> HttpResponse:
+    revision = services.use_revision(queries.one(pk), number, actor=request.actor)
+    text = _("These are the settings %(old)s again, now as number %(new)s.")
+    messages.success(request, text % {"old": number, "new": revision.number})
     return go(request, reverse("deployment", args=[pk]))
 
 

@@ -79,6 +79,7 @@ class LaunchContext:
     machine: str = "x86_64"
     cpu_flags: frozenset[str] = frozenset()
     allow_remote_code: bool = False
+    detail: bool = False  # the engine writes all it can into its log
 
 
 @dataclass(frozen=True)

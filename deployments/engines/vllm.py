@@ -186,6 +186,8 @@ def _env(context: LaunchContext, *, on_gpu: bool) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_DO_NOT_TRACK": "1",
     }
+    if context.detail:
+        env["VLLM_LOGGING_LEVEL"] = "DEBUG"
     if not on_gpu:
         env["VLLM_TARGET_DEVICE"] = "cpu"
         env["VLLM_CPU_KVCACHE_SPACE"] = str(context.kv_cache_gib)

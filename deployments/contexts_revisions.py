@@ -1,0 +1,54 @@
+"""The settings that a deployment had, as its page shows them: what changed from one to the next, and the way back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from deployments.models import Deployment
+from deployments.spec import DeploymentSpec, diff
+from panel.audit.wording import NAMES
+from panel.core.mask import mask
+from panel.fleet.models import Runtime
+from panel.fleet.wording import engine
+
+SHOWN = 10
+
+
+def revisions(row: Deployment) -> list[dict[str, Any]]:
+    """The newest settings first, each with what it changed. Empty while there is only one. Two queries."""
+    rows = list(row.revisions.order_by("-number")[: SHOWN + 1])
+    if len(rows) < 2:
+        return []
+    specs = [DeploymentSpec.model_validate(revision.spec) for revision in rows]
+    engines = _engines({spec.runtime_id for spec in specs if spec.runtime_id is not None})
+    befores: list[DeploymentSpec | None] = [*specs[1:], None]
+    return [
+        {
+            "revision": revision,
+            "current": revision.pk == row.revision_id,
+            "changes": [_change(*item, engines) for item in diff(before, spec).items()] if before else [],
+            "first": before is None and revision.number == 1,
+        }
+        for revision, spec, before in zip(rows, specs, befores, strict=True)
+    ][:SHOWN]
+
+
+def _engines(pks: set[int]) -> dict[int, str]:
+    rows = Runtime.objects.filter(pk__in=pks).defer("flags").select_related("host")
+    return {row.pk: f"{engine(row)} ({row.host.name})" for row in rows}
+
+
+def _change(name: str, pair: tuple[Any, Any], engines: Mapping[int, str]) -> dict[str, Any]:
+    if name == "runtime_id":
+        before, after = (_("Berth decides") if pk is None else engines.get(pk, f"#{pk}") for pk in pair)
+        return {"name": _("Engine"), "before": before, "after": after}
+    before, after = (mask({name: value})[name] for value in pair)
+    leaf = name.removeprefix("options.").removeprefix("restart.")
+    return {"name": NAMES.get(name) or NAMES.get(leaf) or leaf, "before": _text(before), "after": _text(after)}
+
+
+def _text(value: Any) -> str:
+    if value in (None, "", []):
+        return "–"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
