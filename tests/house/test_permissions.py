@@ -36,6 +36,8 @@ TABLE: dict[str, tuple[str, str]] = {
     "deployments/<int:pk>/": ("viewer", NOBODY),
     "deployments/<int:pk>/edit": ("operator", "operator"),
     "deployments/<int:pk>/start": (NOBODY, "operator"),
+    "deployments/<int:pk>/start-in-detail": (NOBODY, "operator"),
+    "deployments/<int:pk>/settings/<int:number>/use": (NOBODY, "operator"),
     "deployments/<int:pk>/stop": (NOBODY, "operator"),
     "deployments/<int:pk>/restart": (NOBODY, "operator"),
     "deployments/<int:pk>/delete": (NOBODY, "operator"),
@@ -106,6 +108,8 @@ def world() -> dict[str, str]:
         "<uuid:run_id>": str(run.pk),
         "<uuid:job_id>": str(run.job_id),
         "<str:secret>": "nonsense",
+        "<int:number>": "1",
+        "<str:form>": "csv",
     }
 
 
