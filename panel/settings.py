@@ -23,6 +23,9 @@ BERTH_PUBLIC_URL = env.url("BERTH_URL") or network.public_url(BERTH_BIND_HOST, B
 BERTH_INTERNAL_URL = env.url("BERTH_INTERNAL_URL") or network.internal_url(BERTH_BIND_HOST, BERTH_PORT)
 BERTH_BEHIND_PROXY = env.boolean("BERTH_BEHIND_PROXY", False)
 BERTH_PROXY_ADDRESSES = env.words("BERTH_PROXY_ADDRESSES", ["127.0.0.1", "::1"])
+# How a machine that joins checks this panel, see panel/fleet/panel_tls.py.
+BERTH_TLS_CERT = env.text("BERTH_TLS_CERT")
+BERTH_JOIN_PLAIN_HTTP = env.boolean("BERTH_JOIN_PLAIN_HTTP", False)
 BERTH_LOCAL_AGENT = env.boolean("BERTH_LOCAL_AGENT", True)
 _public = urlsplit(BERTH_PUBLIC_URL)
 ALLOWED_HOSTS = network.allowed_hosts(

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import socket
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,6 +180,9 @@ def update(folder: Path) -> int:
         client.close()
     if not text.startswith(b"#!/bin/sh\n") or len(text) > MAX_SCRIPT:
         raise ConfigError(f"What the panel at {settings.panel} sent is no script.")
-    with tempfile.NamedTemporaryFile("wb", prefix="berth-join-", suffix=".sh", delete=False) as file:
-        file.write(text)
-    os.execv("/bin/sh", ["/bin/sh", file.name, "--update", "--dir", str(folder.parent)])
+    script = folder.parent / "update.sh"
+    try:
+        script.write_bytes(text)
+    except OSError as exc:
+        raise ConfigError(f"{script} cannot be written ({exc.strerror}); run this as the user who joined.") from exc
+    os.execv("/bin/sh", ["/bin/sh", str(script), "--update", "--dir", str(folder.parent)])
