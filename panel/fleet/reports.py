@@ -7,7 +7,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from panel.fleet import live, logstore, runtime_outcomes, services, signals, wire
+from panel.fleet import doors, live, logstore, runtime_outcomes, services, signals, wire
 from panel.fleet.models import Gpu, Host, Job, JobLog
 
 OVER = ("ended", "refused")
@@ -25,6 +25,9 @@ def take_report(host: Host, report: wire.Report) -> wire.ReportReply:
             changes |= _facts(host, report.facts, now)
         if report.rev > host.work_rev:  # our database is older than the agent's memory (a restored backup)
             changes["work_rev"] = report.rev + 1
+        changes |= doors.taken(host, report.door)
+        if "door_keys" in changes:  # one hash fewer in its work
+            changes["work_rev"] = max(changes.get("work_rev", 0), host.work_rev) + 1
         Host.objects.filter(pk=host.pk).update(**changes)
         jobs = host.jobs.select_related("log").in_bulk([uuid.UUID(s.id) for s in report.jobs if _is_uuid(s.id)])
         for status in report.jobs:

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _
 from panel import audit
 from panel.core.crypto import seal, unseal
 from panel.core.errors import Conflict, Invalid, PanelError
-from panel.fleet import live, wire
+from panel.fleet import doors, live, wire
 from panel.fleet.models import Gpu, Host, Job, JobLog, JoinCode, Reservation, Runtime
 
 MAX_EXECUTABLES = 50
@@ -104,7 +104,7 @@ def work_of(host: Host) -> wire.Work:
         }
         for job in host.jobs.filter(open=True).order_by("created_at")
     ]
-    return wire.Work.model_validate({"rev": host.work_rev, "jobs": jobs})
+    return wire.Work.model_validate({"rev": host.work_rev, "jobs": jobs, "door": doors.order_for(host)})
 
 
 # --- reservations ---------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def _write_private(path: Path, text: str) -> None:
 
 def _free_name(wish: str) -> str:
     base = (wish or "host").split(".")[0][:50].lower() or "host"
-    taken = set(Host.objects.filter(name__startswith=base).values_list("name", flat=True))
+    taken = set(Host.objects.filter(name__startswith=base, forgotten_at=None).values_list("name", flat=True))
     return next(name for n in range(1, 10_000) if (name := base if n == 1 else f"{base}-{n}") not in taken)
 
 
@@ -296,7 +296,7 @@ def mark_lost_hosts() -> list[int]:
     """Hosts whose agent was silent too long; each is reported once. Called by the ticker."""
     limit = timezone.now() - timedelta(seconds=settings.BERTH_HOST_LOST_S)
     lost = []
-    for pk in Host.objects.filter(last_seen_at__lt=limit, lost_at=None).values_list("pk", flat=True):
+    for pk in Host.objects.filter(last_seen_at__lt=limit, lost_at=None, forgotten_at=None).values_list("pk", flat=True):
         if Host.objects.filter(pk=pk, last_seen_at__lt=limit, lost_at=None).update(lost_at=timezone.now()):
             lost.append(pk)
             live.publish_on_commit(live.HOSTS)
