@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from panel.fleet.agent import engine_cpu, provision, sample_model
+from panel.fleet.agent import engine_cpu, install_host, install_plan, provision, sample_model, verify
 from panel.fleet.agent.provision import (
     SetupProblem,
     explain_pip_failure,
@@ -43,12 +43,10 @@ def problem(call: object, *args: object, **kwargs: object) -> SetupProblem:
 
 
 def test_torch_comes_first_and_only_as_the_cpu_build() -> None:
-    (first, torch), (_, rest) = engine_cpu.install_commands(Path("/e/bin/python"))
-    assert first.startswith("torch") and torch[-1] == "torch==2.13.0+cpu"
-    assert "--require-hashes" in rest and "--require-hashes" not in torch
-    for command in (torch, rest):
-        assert command[:3] == ["/e/bin/python", "-m", "pip"]
-        assert {"--no-deps", "--only-binary", "--no-input"} <= set(command)
+    plan = install_plan.locked_plan(PINS, "x86_64", (3, 11))
+    assert plan.first == ("torch==2.13.0+cpu",) and plan.requirements == PINS and plan.hashed
+    # Lines for other machines and other versions of Python are not waited for.
+    assert install_plan.locked_plan(PINS, "aarch64", (3, 11)).count < plan.count
 
 
 def test_every_package_is_exact_and_hashed_and_the_breaking_ones_are_absent() -> None:
@@ -64,7 +62,7 @@ def test_every_package_is_exact_and_hashed_and_the_breaking_ones_are_absent() ->
 
 
 def test_the_dist_info_names_a_cpu_build_and_repeats_no_plugin() -> None:
-    files = engine_cpu.dist_info()
+    files = install_host.dist_info("0.32.0")
     folder = "vllm-0.32.0+cpu.dist-info"
     assert "Name: vllm\nVersion: 0.32.0+cpu\n" in files[f"{folder}/METADATA"]
     assert files[f"{folder}/entry_points.txt"] == "[console_scripts]\nvllm = vllm.entrypoints.cli.main:main\n"
@@ -75,7 +73,7 @@ def test_importlib_finds_the_written_distribution(tmp_path: Path) -> None:
     site = tmp_path / "lib" / "python3.11" / "site-packages"
     site.mkdir(parents=True)
     (tmp_path / "bin").mkdir()
-    engine_cpu.make_launcher(tmp_path, tmp_path / "bin" / "python")
+    install_host.make_launcher(tmp_path, tmp_path / "bin" / "python", "0.32.0")
     code = "import sys, importlib.metadata as m; sys.path.insert(0, sys.argv[1]); print(m.version('vllm'))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(site)], capture_output=True, text=True, timeout=60, check=True
@@ -101,7 +99,7 @@ def fake_engine(venv: Path) -> Path:
     site = package.parents[2]
     python.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(site))} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    return engine_cpu.make_launcher(venv, python)
+    return install_host.make_launcher(venv, python, "0.32.0")
 
 
 @pytest.mark.parametrize("folder", ["engine", "an engine's folder " + "x" * 150])
@@ -227,9 +225,9 @@ def provision_child(lock: Path) -> int:
 @pytest.mark.parametrize(
     ("output", "code"),
     [
-        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk_full"),
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "no_space"),
         ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", "hash_mismatch"),
-        ("WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError'", "source_unreachable"),
+        ("WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError'", "index_unreachable"),
         ("ERROR: Something else\n", "pip_failed"),
         ("", "pip_failed"),
     ],
@@ -242,23 +240,23 @@ def test_what_pip_said_in_plain_words(output: str, code: str) -> None:
 
 
 def test_a_cpu_that_cannot_run_it_is_named_before_anything_is_fetched() -> None:
-    engine_cpu.check_cpu("Linux", "x86_64", "flags : sse2 avx avx2 avx512f\n")
-    engine_cpu.check_cpu("Linux", "aarch64", "Features : fp asimd\n")
-    engine_cpu.check_cpu("Linux", "x86_64", "")  # not told: the start will show
-    assert problem(engine_cpu.check_cpu, "Linux", "x86_64", "flags\t: sse2 avx\n").code == "no_avx2"
-    assert problem(engine_cpu.check_cpu, "Darwin", "arm64", "").code == "platform"
+    install_host.check_cpu("Linux", "x86_64", "flags : sse2 avx avx2 avx512f\n")
+    install_host.check_cpu("Linux", "aarch64", "Features : fp asimd\n")
+    install_host.check_cpu("Linux", "x86_64", "")  # not told: the start will show
+    assert problem(install_host.check_cpu, "Linux", "x86_64", "flags\t: sse2 avx\n").code == "no_avx2"
+    assert problem(install_host.check_cpu, "Darwin", "arm64", "").code == "platform"
 
 
 def test_a_broken_engine_is_told_by_signal_or_last_line() -> None:
-    log = Path("/cache/engine.log")
-    assert "SIGILL: it has no kernels for this CPU" in engine_cpu.explain_verify_failure(-4, "", log).message
-    told = engine_cpu.explain_verify_failure(1, "Traceback\nRuntimeError: operator nms does not exist\n", log)
-    assert told.message == "The installed vLLM does not start: RuntimeError: operator nms does not exist"
+    told = verify.failed("import", "SIGILL", signal="SIGILL")
+    assert "SIGILL: it has no kernels for this CPU" in told.message and told.params["signal"] == "SIGILL"
+    told = verify.failed("import", "RuntimeError: operator nms does not exist")
+    assert told.message == "The installed vLLM does not work: RuntimeError: operator nms does not exist"
 
 
 def test_a_small_disk_is_told_in_gib(tmp_path: Path) -> None:
     told = problem(provision.require_space, tmp_path, 1 << 60)
-    assert told.code == "disk_full" and "GiB free; 1073741824.0 GiB are needed" in told.message
+    assert told.code == "no_space" and "GiB free; 1073741824.0 GiB are needed" in told.message
     provision.require_space(tmp_path, 1)
 
 
@@ -272,11 +270,11 @@ def test_the_python_for_the_engine(tmp_path: Path) -> None:
     old, bare, good = (
         python_stub(tmp_path / name, answer) for name, answer in (("a", "3 10 1"), ("b", "3 12 0"), ("c", "3 13 1"))
     )
-    assert engine_cpu.pick_python([old, str(tmp_path / "missing"), bare, good]) == good
-    told = problem(engine_cpu.pick_python, [old, bare])
+    assert install_host.pythons([old, str(tmp_path / "missing"), bare, good, good]) == [good]
+    told = problem(install_host.pythons, [old, bare])
     assert told.code == "no_venv" and "apt-get install python3.12-venv" in told.hint
-    assert problem(engine_cpu.pick_python, [old]).code == "no_python"
-    assert problem(engine_cpu.pick_python, []).code == "no_python"
+    assert problem(install_host.pythons, [old]).code == "no_python"
+    assert problem(install_host.pythons, []).code == "no_python"
 
 
 def test_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

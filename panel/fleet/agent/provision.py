@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,11 +25,11 @@ BUILDING = ".building"  # written first: we made this folder, so we may empty it
 
 
 class SetupProblem(Exception):
-    """Something a person must settle: a stable code, one plain sentence, and what to do about it."""
+    """Something a person must settle: a stable code with parameters, one plain sentence, and what to do about it."""
 
-    def __init__(self, code: str, message: str, hint: str) -> None:
+    def __init__(self, code: str, message: str, hint: str, **params: Any) -> None:
         super().__init__(message)
-        self.code, self.message, self.hint = code, message, hint
+        self.code, self.message, self.hint, self.params = code, message, hint, params
 
 
 def say(text: str) -> None:
@@ -55,6 +56,8 @@ def make_folder(folder: Path) -> None:
             "folder_not_writable",
             f"The folder {folder} cannot be written: {exc.strerror}.",
             "Set BERTH_ENGINE_CACHE to a folder that you can write, or change who owns this one.",
+            path=str(folder),
+            error=exc.strerror or "",
         ) from exc
 
 
@@ -63,9 +66,12 @@ def require_space(folder: Path, need: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < need:
         raise SetupProblem(
-            "disk_full",
+            "no_space",
             f"The disk of {folder} has {free / GIB:.1f} GiB free; {need / GIB:.1f} GiB are needed.",
             "Free some space, or set BERTH_ENGINE_CACHE to a folder on a larger disk.",
+            path=str(folder),
+            free_mib=free >> 20,
+            need_mib=need >> 20,
         )
 
 
@@ -84,6 +90,7 @@ def locked(cache: Path, name: str, *, wait_s: float = 3600.0) -> Iterator[int]:
                     "busy",
                     f"Another command has been preparing {name} in {cache} for more than {wait_s:.0f} s.",
                     "Wait until it ends, or stop it, then try again.",
+                    name=name,
                 )
             if not told:
                 say(f"Another command is preparing {name}; waiting for it.")
@@ -130,6 +137,7 @@ def start_folder(folder: Path) -> None:
             "folder_not_ours",
             f"The folder {folder} exists and was not made by this command.",
             "Move it away, or set BERTH_ENGINE_CACHE to another folder.",
+            path=str(folder),
         )
     if folder.exists():
         in_use = process_using(folder)
@@ -138,6 +146,8 @@ def start_folder(folder: Path) -> None:
                 "in_use",
                 f"Process {in_use} still runs from {folder}, which has to be made anew.",
                 "Stop the engine that uses it, then try again.",
+                path=str(folder),
+                pid=in_use,
             )
         (folder / BUILDING).touch()  # before `.complete` goes, so that a kill in between leaves it ours
         (folder / COMPLETE).unlink(missing_ok=True)
@@ -215,37 +225,83 @@ def signal_name(number: int) -> str:
 
 
 def explain_pip_failure(output: str, log: Path) -> SetupProblem:
-    """The plain sentence behind a failed `pip`, from what it printed."""
+    """The plain sentence behind a failed `pip`, from what it printed. The first cause that fits counts."""
     lowered = output.lower()
-    if "no space left on device" in lowered:
-        return SetupProblem(
-            "disk_full",
-            "The disk ran full while packages were installed.",
-            "Free some space (also below TMPDIR), or set BERTH_ENGINE_CACHE to a folder on a larger disk.",
-        )
-    if "do not match the hashes" in lowered:
-        return SetupProblem(
-            "hash_mismatch",
-            "A downloaded package is not the one that was tested: its hash differs.",
-            f"Check the package sources that pip is configured with (pip config list). Details: {log}",
-        )
-    unreachable = (
-        "connection broken",
-        "connection refused",
-        "name resolution",
-        "max retries",
-        "timed out",
-        "proxyerror",
-    )
-    if any(word in lowered for word in unreachable):
-        return SetupProblem(
-            "source_unreachable",
-            "The package source cannot be reached.",
-            "Check the network, a proxy, or pip's settings (pip config list), and try again.",
-        )
     errors = [line for line in output.splitlines() if line.startswith("ERROR:")]
-    last = (errors or output.strip().splitlines() or ["no output"])[-1].removeprefix("ERROR:").strip()
-    return SetupProblem("pip_failed", f"Packages could not be installed: {last}", f"Details: {log}")
+    last = (errors or output.strip().splitlines() or ["no output"])[-1].removeprefix("ERROR:").strip()[:500]
+    for code, signs, message, hint in _PIP_FAILURES:
+        if any(sign in lowered for sign in signs):
+            line = next(line.strip() for line in output.splitlines() if any(sign in line.lower() for sign in signs))
+            return SetupProblem(code, message, f"{hint} Details: {log}", line=line[:500])
+    missing = re.search(r"no matching distribution found for ([^\s;]+)", output, re.IGNORECASE)
+    if missing:
+        known = re.findall(r"\(from versions: ([^)]*)\)", output)
+        versions = [text.strip() for text in known[-1].split(",")][-8:] if known and known[-1] != "none" else []
+        return SetupProblem(
+            "no_such_version",
+            f"None of the package sources has {missing.group(1)} for this host.",
+            f"Check the version and the package sources that pip is configured with (pip config list). Details: {log}",
+            package=missing.group(1)[:200],
+            versions=versions,
+        )
+    return SetupProblem("pip_failed", f"Packages could not be installed: {last}", f"Details: {log}", line=last)
+
+
+# (code, what pip prints, sentence, next step)
+_PIP_FAILURES = (
+    (
+        "no_space",
+        ("no space left on device", "disk quota exceeded"),
+        "The disk ran full while packages were installed.",
+        "Free some space, or set BERTH_ENGINE_CACHE to a folder on a larger disk.",
+    ),
+    (
+        "hash_mismatch",
+        ("do not match the hashes", "hashes are required in --require-hashes"),
+        "A downloaded package is not the one that was wanted: its hash differs.",
+        "Check the package sources that pip is configured with (pip config list).",
+    ),
+    (
+        "index_certificate",
+        ("certificate verify failed", "sslerror"),
+        "The package source has a certificate that this host does not trust.",
+        "Set PIP_CERT to the certificate authority of the package source, or correct its address.",
+    ),
+    (
+        "index_refused",
+        ("401 error", "403 error", "401 client error", "403 client error", "407 proxy"),
+        "The package source refuses these credentials.",
+        "Check the user name and the password in its address.",
+    ),
+    (
+        "index_unreachable",
+        (
+            "connection broken",
+            "connection refused",
+            "name resolution",
+            "max retries",
+            "timed out",
+            "proxyerror",
+            "http error 5",
+            "server error: ",
+            "incompletedownload",
+        ),
+        "The package source cannot be reached.",
+        "Check the network, a proxy, or pip's settings (pip config list), and try again.",
+    ),
+    (
+        "python_unfit",
+        ("require a different python version", "requires a different python"),
+        "This version needs another version of Python.",
+        "Install a Python that it is made for, or choose another version.",
+    ),
+    (
+        "conflict",
+        ("resolutionimpossible", "conflicting dependencies"),
+        "The packages that it asks for contradict each other.",
+        "Choose another version, or leave out the extras.",
+    ),
+)
 
 
 def report(problem: SetupProblem, *, as_json: bool) -> int:
