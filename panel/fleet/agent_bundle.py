@@ -106,7 +106,7 @@ def script_sha256() -> str:
     return hashlib.sha256(script().encode()).hexdigest()
 
 
-# --- packages without an index ------------------------------------------------------------------------------------------
+# --- packages without an index ---------------------------------------------------------------------------------------
 
 
 def wheel_folder(tag: str) -> Path:

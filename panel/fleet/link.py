@@ -19,9 +19,10 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 from pydantic import ValidationError
 
+from panel.accounts.actor import address_of
 from panel.core import sse
 from panel.core.errors import NotFound, PanelError
-from panel.fleet import live, reports, services, wire
+from panel.fleet import agent_bundle, joining, live, reports, seats, services, wire
 from panel.fleet.models import Host, Job
 
 log = logging.getLogger(__name__)
@@ -37,15 +38,26 @@ M = TypeVar("M", bound=wire.Message)
 class NotYours(PanelError):
     code = "link.token"
     message = "This host token is not known here."
-    hint = "Start the panel on this machine again (make up): it gives its own agent a new token."
+    hint = (
+        "On the panel's own machine start the panel again (make up): it gives its own agent a new token. "
+        "On another machine join again with a new code from the panel's page of hosts."
+    )
     status = 401
 
 
-def _host(request: HttpRequest) -> Host:
+def _known(request: HttpRequest) -> Host:
+    """The host whose token this is, whichever agent uses it."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     host = Host.objects.filter(token_hash=services.digest(token)).first() if scheme == "Bearer" and token else None
     if host is None:
         raise NotYours
+    return host
+
+
+def _host(request: HttpRequest) -> Host:
+    """The host that this call speaks for. Raises NotYours, seats.OtherWire, seats.Twin."""
+    host = _known(request)
+    seats.admit(request, host)
     return host
 
 
@@ -186,13 +198,46 @@ async def _of_a_job(take: Callable[[], wire.Message | None]) -> HttpResponse:
 @link_view("POST")
 async def join(request: HttpRequest) -> HttpResponse:
     def take() -> wire.JoinReply:
-        return services.join(_message(wire.JoinRequest, request))
+        seats.check_wire(request)
+        return joining.join(_message(wire.JoinRequest, request), address_of(request))
 
     return _json(await sync_to_async(take)())
 
 
+@link_view("GET")
+async def hello(request: HttpRequest) -> HttpResponse:
+    """Whether this host's token is taken."""
+    await sync_to_async(_known)(request)
+    return HttpResponse(status=204)
+
+
+@link_view("POST")
+async def leave(request: HttpRequest) -> HttpResponse:
+    """An agent ends (its jobs go on), or with `for=good` and a last report the host is taken away."""
+
+    def take() -> None:
+        host = _known(request)
+        if request.GET.get("for") == "good":
+            joining.leave(host, _message(wire.Report, request))
+        else:
+            seats.free(host, request.headers.get(wire.INSTANCE_HEADER, ""))
+
+    await sync_to_async(take)()
+    return HttpResponse(status=204)
+
+
+@link_view("GET")
+async def script(request: HttpRequest) -> HttpResponse:
+    """The panel's script by the line that the agent trusts, whichever wire it speaks: it is how it gets another one."""
+    await sync_to_async(_known)(request)
+    return HttpResponse(await sync_to_async(agent_bundle.script)(), content_type="text/x-shellscript; charset=utf-8")
+
+
 urlpatterns = [
     path("join", join),
+    path("hello", hello),
+    path("leave", leave),
+    path("script", script),
     path("work", work),
     path("report", report),
     path("jobs/<uuid:job_id>/log", job_log),

@@ -1,7 +1,7 @@
 """How a machine that joins can tell this panel from another: by a public authority, by a team's own, or by a pin.
 
-The panel itself speaks plain HTTP to the proxy in front of it, so it does not hold the certificate. BERTH_TLS_CERT names
-the file; without it the panel looks at its own public address, when a code is made and never at another time.
+The panel itself speaks plain HTTP to the proxy in front of it, so it does not hold the certificate. BERTH_TLS_CERT
+names the file; without it the panel looks at its own public address, when a code is made and never at another time.
 """
 
 import socket
@@ -52,7 +52,7 @@ def authority_pem() -> str:
 
 
 def _named() -> list[x509.Certificate]:
-    """The certificates of BERTH_TLS_CERT. Raises OSError or ValueError when that is no such file: an admin's mistake."""
+    """The certificates of BERTH_TLS_CERT. Raises OSError or ValueError when that is no such file: a wrong setting."""
     path = Path(settings.BERTH_TLS_CERT) if settings.BERTH_TLS_CERT else None
     return list(_read(path, path.stat().st_mtime_ns)) if path else []
 

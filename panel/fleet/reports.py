@@ -7,7 +7,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from panel.fleet import doors, live, logstore, runtime_outcomes, services, signals, wire
+from panel.fleet import doors, hostclock, live, logstore, runtime_outcomes, services, signals, wire
 from panel.fleet.models import Gpu, Host, Job, JobLog
 
 OVER = ("ended", "refused")
@@ -17,12 +17,14 @@ PROVISION = ("install", "remove")  # kinds of jobs that change which engines a h
 def take_report(host: Host, report: wire.Report) -> wire.ReportReply:
     """Store a report. A job that is over never comes back to life by a late or repeated report."""
     now = timezone.now()
+    skew = hostclock.skew(report, now)
     changed: list[Job] = []
     with transaction.atomic():
         services.lock_host(host.pk)
         changes: dict[str, Any] = {"last_seen_at": now, "lost_at": None, "agent_version": report.agent_version[:32]}
+        changes["clock_skew_s"] = skew
         if report.facts is not None:
-            changes |= _facts(host, report.facts, now)
+            changes |= _facts(host, report.facts, now) | hostclock.restarted(host, report.facts, skew, now)
         if report.rev > host.work_rev:  # our database is older than the agent's memory (a restored backup)
             changes["work_rev"] = report.rev + 1
         changes |= doors.taken(host, report.door)
@@ -32,7 +34,7 @@ def take_report(host: Host, report: wire.Report) -> wire.ReportReply:
         jobs = host.jobs.select_related("log").in_bulk([uuid.UUID(s.id) for s in report.jobs if _is_uuid(s.id)])
         for status in report.jobs:
             job = jobs.get(uuid.UUID(status.id)) if _is_uuid(status.id) else None
-            if job is not None and _take_status(job, status, now):
+            if job is not None and _take_status(job, status, skew, now):
                 changed.append(job)
                 if job.kind in PROVISION:
                     runtime_outcomes.take_status(job)
@@ -81,12 +83,13 @@ def _facts(host: Host, facts: wire.HostFacts, now: Any) -> dict[str, Any]:
     }
 
 
-def _take_status(job: Job, status: wire.JobStatus, now: Any) -> bool:
+def _take_status(job: Job, status: wire.JobStatus, skew_s: float, now: Any) -> bool:
     """Store one job's status; True when something a reader acts on is new (not mere measurements)."""
     if job.state in OVER:
         return False
     old = job.status
     values = status.model_dump(mode="json")
+    hostclock.put_right(values, old, skew_s)
     alive = ("log_size", "read_bytes", "rss_mib", "gpu_used_mib", "processes")
     moved = any(old.get(key) != values.get(key) for key in alive)
     values["still_since"] = now.timestamp() if moved else old.get("still_since", now.timestamp())

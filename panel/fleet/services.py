@@ -21,7 +21,7 @@ from panel import audit
 from panel.core.crypto import seal, unseal
 from panel.core.errors import Conflict, Invalid, PanelError
 from panel.fleet import doors, live, wire
-from panel.fleet.models import Gpu, Host, Job, JobLog, JoinCode, Reservation, Runtime
+from panel.fleet.models import Gpu, Host, Job, JobLog, Reservation, Runtime
 
 MAX_EXECUTABLES = 50
 
@@ -169,7 +169,7 @@ def ensure_local_host(folder: Path) -> Host:
         token = secrets.token_urlsafe(32)
         _write_private(token_file, token)
         if host is None:
-            host = Host.objects.create(name=_free_name(socket.gethostname()), is_local=True, token_hash=digest(token))
+            host = Host.objects.create(name=free_name(socket.gethostname()), is_local=True, token_hash=digest(token))
             audit.record("host.joined", host, actor=None, local=True)
             first_look(host)
         else:
@@ -210,7 +210,8 @@ def _write_private(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def _free_name(wish: str) -> str:
+def free_name(wish: str) -> str:
+    """A name that no host has: the first part of this one, numbered where that is taken."""
     base = (wish or "host").split(".")[0][:50].lower() or "host"
     taken = set(Host.objects.filter(name__startswith=base, forgotten_at=None).values_list("name", flat=True))
     return next(name for n in range(1, 10_000) if (name := base if n == 1 else f"{base}-{n}") not in taken)
@@ -236,26 +237,6 @@ def look_here() -> bool:
     if not host.jobs.filter(kind__in=("runtimes", "scan"), open=True, desired="run").exists():
         first_look(host)
     return True
-
-
-@transaction.atomic
-def join(request: wire.JoinRequest) -> wire.JoinReply:
-    """Redeem a one-time code for a host token; a used, unknown or expired code is refused alike."""
-    now = timezone.now()
-    code = JoinCode.objects.select_for_update().filter(code_hash=digest(request.code)).first()
-    if code is None or code.used_at or code.expires_at < now:
-        raise PanelError(
-            "join.code",
-            _("This code is not valid."),
-            _("Each code works once, for 15 minutes. Ask an admin of the panel for a new one."),
-            status=403,
-        )
-    token = secrets.token_urlsafe(32)
-    host = Host.objects.create(name=_free_name(code.host_name or request.hostname), token_hash=digest(token))
-    JoinCode.objects.filter(pk=code.pk).update(used_at=now)
-    audit.record("host.joined", host, actor=None, hostname=request.hostname[:200])
-    first_look(host)
-    return wire.JoinReply(host_id=host.pk, token=token)
 
 
 @transaction.atomic

@@ -281,19 +281,6 @@ def wait_until_blocked() -> None:
     pytest.fail("nobody waits")
 
 
-def test_a_join_code_works_once(client: Client, db: None) -> None:
-    from panel.fleet.models import JoinCode
-
-    JoinCode.objects.create(
-        code_hash=services.digest("c0de"), host_name="gpu-1", expires_at=timezone.now() + timedelta(minutes=15)
-    )
-    body = wire.JoinRequest(code="c0de", hostname="x", agent_version="1").model_dump_json().encode()
-    first = call(client, "join", body)
-    assert first.status_code == 200
-    assert Host.objects.filter(token_hash=services.digest(first.json()["token"]), name="gpu-1").exists()
-    assert call(client, "join", body).status_code == 403
-
-
 def test_the_local_hosts_settings_carry_added_folders_and_keep_the_rest(db: None, tmp_path, settings) -> None:
     settings.BERTH_DATA = tmp_path
     folder = tmp_path / "agent"
