@@ -15,6 +15,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "panel.settings")
 from django.conf import settings
 
 from panel.core.network import listen_addresses
+from panel.fleet.door.serve import HeadLimit
 
 GRACE_S = 3  # open streams end after so long when the process is told to stop
 BACKLOG = 2048
@@ -37,7 +38,7 @@ def config() -> uvicorn.Config:
     return uvicorn.Config(
         "panel.asgi:application",
         loop="uvloop",
-        http="httptools",
+        http=HeadLimit,
         lifespan="on",  # a start that fails must fail, not go on without the door
         ws="none",
         access_log=False,

@@ -17,8 +17,10 @@ from deployments.models import Deployment, Run
 from deployments.states import State
 from panel.accounts.models import ApiToken
 from panel.core.crypto import CannotUnseal, unseal
-from panel.fleet.door import Route, Snapshot, Token
+from panel.fleet import doors
+from panel.fleet.door import Route, Snapshot, Token, Via
 from panel.fleet.door.access import sign_internal
+from panel.fleet.models import Host
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +95,8 @@ def _deployments() -> Iterable[Deployment]:
             *("name", "state", "reason", "created_at", "revision__spec"),
             *("run__created_at", "run__ready_at", "run__ended_at", "run__secrets", "run__phases", "run__probe"),
             *("run__host_id", "run__runtime_id", "run__copy_id", "run__host__is_local"),
+            *("run__host__name", "run__host__door", "run__host__door_keys"),
+            *("run__host__last_seen_at", "run__host__lost_at"),
             *("run__job__state", "run__job__status"),
         )
         .order_by()
@@ -109,13 +113,12 @@ def _route(row: Deployment, usual: dict[tuple[Any, ...], float]) -> Route:
     }
     if run is not None and run.ended_at is None:
         facts["run_id"] = str(run.pk)
-        port, key, why = _address(run)
-        if port:
+        address = _address(run)
+        if "port" in address:
             # A lost host may just be silent: what was ready there is asked, and the answer decides.
             was_ready = row.state == State.LOST and run.ready_at is not None
-            facts |= {"port": port, "key": key, "open": row.state == State.READY or was_ready}
-        elif why:
-            facts |= {"reason": why, "params": {}}
+            address["open"] = row.state == State.READY or was_ready
+        facts |= address
         if row.state in HOPEFUL:
             facts |= _progress(run)
             seconds = usual.get(_kind(run))
@@ -123,19 +126,43 @@ def _route(row: Deployment, usual: dict[tuple[Any, ...], float]) -> Route:
     return Route(name=row.name, deployment_id=row.pk, state=row.state, **facts)
 
 
-def _address(run: Run) -> tuple[int | None, str, str]:
-    """(port, the engine's key, reason why there is none). The end of the process wins over every state."""
-    job = run.job
-    if job is None or job.state != "running" or not job.status.get("port"):
-        return None, "", ""
-    if run.host is None or not run.host.is_local:
-        return None, "", "door.other_host"
+def _address(run: Run) -> dict[str, Any]:
+    """Port, the engine's key and the way to its host, or the reason why there is none; nothing where nothing runs.
+
+    The end of the process wins over every state.
+    """
+    job, host = run.job, run.host
+    if job is None or host is None or job.state != "running" or not job.status.get("port"):
+        return {}
     try:
         key = _key(bytes(run.secrets)) if run.secrets else ""
     except CannotUnseal:
         log.error("the key of run %s cannot be read; restart its deployment", run.pk)
-        return None, "", "door.key_unreadable"
-    return int(job.status["port"]), key, ""
+        return {"reason": "door.key_unreadable", "params": {}}
+    where: dict[str, Any] = {"port": int(job.status["port"]), "key": key}
+    return where if host.is_local else _through(host, where, str(job.pk))
+
+
+def _through(host: Host, where: dict[str, Any], job_id: str) -> dict[str, Any]:
+    """The way by another host's door, added to `where`; the reason why there is none yet."""
+    door, key = host.door, doors.key_for(host)
+    if not door.get("certificate") or door.get("problem"):
+        return {"reason": "door.none", "params": {"host": host.name, "problem": door.get("problem", "")}}
+    if not key:
+        return {"reason": "door.key_pending", "params": {"host": host.name}}
+    heard = host.last_seen_at
+    late = heard is None or (timezone.now() - heard).total_seconds() > settings.BERTH_HOST_LOST_S
+    via = Via(
+        host=host.name,
+        address=door["address"],
+        port=door["port"],
+        certificate=door["certificate"],
+        key=key,
+        job_id=job_id,
+        heard_at=heard.timestamp() if heard else None,
+        silent=late or host.lost_at is not None,
+    )
+    return {**where, "via": via}
 
 
 @lru_cache(maxsize=4096)

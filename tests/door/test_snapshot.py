@@ -87,7 +87,7 @@ def test_a_former_run_or_another_host_or_an_unreadable_key_opens_nothing(host: H
     assert [(r.name, r.open, r.reason) for r in sorted(routes.values(), key=lambda r: r.name)] == [
         ("ended", False, ""),
         ("sealed", False, "door.key_unreadable"),
-        ("there", False, "door.other_host"),
+        ("there", False, "door.none"),
     ]
 
 

@@ -7,6 +7,6 @@ docs/door.md says what it answers and when. The same code runs in the panel's we
 
 from panel.fleet.door.app import Door
 from panel.fleet.door.limits import Limits
-from panel.fleet.door.snapshot import NoSnapshot, Route, Snapshot, Token, token_hash
+from panel.fleet.door.snapshot import NoSnapshot, Route, Snapshot, Token, Via, token_hash
 
-__all__ = ["Door", "Limits", "NoSnapshot", "Route", "Snapshot", "Token", "token_hash"]
+__all__ = ["Door", "Limits", "NoSnapshot", "Route", "Snapshot", "Token", "Via", "token_hash"]

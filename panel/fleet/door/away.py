@@ -87,6 +87,7 @@ async def refused(connection: Connection, answer: Head, via: Via) -> DoorError:
             facts=facts,
             retry_after=2,
         )
-    status = answer.status if answer.status in (404, 408, 413, 415, 502, 503, 504) else 502
+    status = answer.status if answer.status in (408, 413, 415, 502, 503, 504) else 502
+    status = 503 if answer.status == 404 else status  # an engine that has just ended, or has just begun
     retry = 2 if status in (502, 503) else None
-    return DoorError(503 if status == 404 else status, code, message, hint, who="host", facts=facts, retry_after=retry)
+    return DoorError(status, code, message, hint, who="host", facts=facts, retry_after=retry)

@@ -22,6 +22,10 @@ _WAITING = {
     "ready": "has no running engine at this moment",
     "lost": "runs on a host that has no contact with the panel",
 }
+_NO_WAY = {
+    "door.none": "whose door is not open",
+    "door.key_pending": "whose door does not know the panel's key yet",
+}
 _RESTING = {"stopping": "is being stopped", "stopped": "is stopped", "failed": "has failed"}
 
 
@@ -62,6 +66,8 @@ def not_now(route: Route, now: float) -> DoorError:
         hint = "Start it on the panel's page." if route.state == "stopped" else "Its page on the panel says why."
         text = f"The model {route.name!r} {_RESTING[route.state]}."
         return DoorError(503, f"deployment.{route.state}", text, hint, param="model", facts=facts)
+    if route.reason in _NO_WAY:
+        return _no_way(route, facts)
     text = f"The model {route.name!r} {_WAITING.get(route.state, 'is not ready')}"
     if route.phase:
         facts["phase"] = route.phase
@@ -78,6 +84,13 @@ def not_now(route: Route, now: float) -> DoorError:
     return DoorError(
         503, f"deployment.{route.state}", text + ".", "Ask again later.", param="model", facts=facts, retry_after=retry
     )
+
+
+def _no_way(route: Route, facts: dict[str, Any]) -> DoorError:
+    """It may well run, but its host has no door that the panel could go through."""
+    text = f"The model {route.name!r} is on the host {route.params.get('host')!r}, {_NO_WAY[route.reason]}."
+    hint = "The page of the host says what is wrong with its door."
+    return DoorError(503, route.reason, text, hint, param="model", who="host", facts=facts, retry_after=RETRY_UNKNOWN_S)
 
 
 def listing(snapshot: Snapshot, caller: Caller) -> dict[str, Any]:
