@@ -2,6 +2,7 @@
 
 from django.urls import include, path
 
+from panel import api
 from panel.core import pages
 
 urlpatterns = [
@@ -10,6 +11,7 @@ urlpatterns = [
     path("", include("models_catalog.urls")),
     path("", include("panel.fleet.urls")),
     path("", include("panel.accounts.urls")),
+    path("api/v1/", include(api.patterns())),
     path("agent/v1/", include("panel.fleet.link")),
 ]
 

@@ -17,6 +17,8 @@ from ninja.parser import Parser
 from ninja.security.http import HttpBearer
 from pydantic import ConfigDict
 
+from panel.core.wording import Words
+
 T = TypeVar("T")
 MOST = 200  # items of one page
 DEPTH = 40  # how deep a body may be nested
@@ -42,6 +44,18 @@ class Problem(Schema):
     hint: str = Field(description=_("The next step; may be empty."))
     fields: dict[str, str] = Field({}, description=_("Which value is wrong and why, where it is about values."))
     incident: str = Field("", description=_("A number that stands in the panel's log as well, of an error inside it."))
+
+
+class Reason(Schema):
+    """Why something is so, in the words that the pages show."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+    @classmethod
+    def of(cls, words: Words | None) -> "Reason | None":
+        return cls(code=words.code, message=words.text, hint=words.hint) if words is not None else None
 
 
 class Page(Schema, Generic[T]):

@@ -1,0 +1,135 @@
+"""Deployments for programs: the same services and queries as the pages, by token."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext_noop as _
+from ninja import Query, Router
+
+from deployments import portable, queries, services
+from deployments.models import Deployment
+from deployments.schemas import (
+    DeploymentChange,
+    DeploymentFilter,
+    DeploymentIn,
+    DeploymentOut,
+    deployment_out,
+    deployments_out,
+)
+from deployments.spec import DeploymentSpec
+from panel.core.api import Page, Token, answers, page_of
+from panel.core.errors import NotFound
+from panel.core.idempotency import key_header, once
+
+router = Router(tags=["deployments"])
+OPERATE = Token("deployments.operate")
+ACTED = answers({202: DeploymentOut}, 404, 409)
+
+
+def reached(request: HttpRequest, deployment_id: int) -> Deployment:
+    """The deployment, if it is within what the token reaches. Raises NotFound."""
+    if not request.auth.reaches(deployment_id):  # type: ignore[attr-defined]
+        raise NotFound
+    return queries.one(deployment_id)
+
+
+def shown(deployment_id: int) -> DeploymentOut:
+    row = queries.one(deployment_id)
+    return DeploymentOut(**deployment_out(row, queries.model_names([row])[row.pk]))
+
+
+@router.get(
+    "/deployments",
+    response=answers({200: Page[DeploymentOut]}),
+    auth=Token("deployments.view"),
+    summary=_("List deployments"),
+)
+def list_deployments(request: HttpRequest, asked: Query[DeploymentFilter]) -> Any:
+    rows = queries.listed(text=asked.q)
+    reach = request.auth.deployments  # type: ignore[attr-defined]
+    if reach is not None:
+        rows = rows.filter(pk__in=reach)
+    if asked.state:
+        rows = rows.filter(state__in=asked.state)
+    if asked.host:
+        rows = rows.filter(run__host_name=asked.host)
+    return page_of(rows, asked, deployments_out)
+
+
+@router.post(
+    "/deployments",
+    response=answers({201: DeploymentOut}, 409, 413),
+    auth=Token("deployments.create"),
+    summary=_("Create a deployment"),
+    description=_("Answers at once; the start goes on, and the deployment's state tells how far it is."),
+)
+def create_deployment(request: HttpRequest, body: DeploymentIn, response: HttpResponse, key: str = key_header()) -> Any:
+    def make() -> DeploymentOut:
+        row = services.create(name=body.name, spec=body.spec, actor=request.auth, start=body.start)  # type: ignore[attr-defined]
+        return shown(row.pk)
+
+    made = once(request, response, key, make)
+    number = made["id"] if isinstance(made, dict) else made.id
+    response["Location"] = f"/api/v1/deployments/{number}"
+    return 201, made
+
+
+@router.get(
+    "/deployments/{int:deployment_id}",
+    response=answers({200: DeploymentOut}, 404),
+    auth=Token("deployments.view"),
+    summary=_("One deployment"),
+)
+def get_deployment(request: HttpRequest, deployment_id: int) -> Any:
+    return shown(reached(request, deployment_id).pk)
+
+
+@router.patch(
+    "/deployments/{int:deployment_id}",
+    response=answers({200: DeploymentOut}, 404, 409, 413),
+    auth=Token("deployments.edit"),
+    summary=_("Change the settings"),
+    description=_("Makes a new revision; a running deployment starts again with it. What is equal changes nothing."),
+)
+def change_deployment(request: HttpRequest, deployment_id: int, body: DeploymentChange) -> Any:
+    row = reached(request, deployment_id)
+    assert row.revision is not None
+    old = DeploymentSpec.model_validate(row.revision.spec)
+    sent = body.spec.model_dump(mode="json", exclude_unset=True)
+    values = {**old.model_dump(mode="json"), **portable.unmasked(sent, row.revision.spec)}
+    spec = services.parse_spec(values)
+    services.edit(row, spec=spec, actor=request.auth, base_number=body.revision)  # type: ignore[attr-defined]
+    return shown(row.pk)
+
+
+@router.delete(
+    "/deployments/{int:deployment_id}",
+    response=answers({204: None}, 404, 409),
+    auth=Token("deployments.delete"),
+    summary=_("Delete a deployment"),
+    description=_("Stops it and takes it off the list. Its runs and logs are kept; the name is free again."),
+)
+def delete_deployment(request: HttpRequest, deployment_id: int) -> Any:
+    services.delete(reached(request, deployment_id), actor=request.auth)  # type: ignore[attr-defined]
+    return 204, None
+
+
+# --- start, stop, restart ---------------------------------------------------------------------------------------------
+
+
+@router.post("/deployments/{int:deployment_id}/start", response=ACTED, auth=OPERATE, summary=_("Start"))
+def start_deployment(request: HttpRequest, deployment_id: int) -> Any:
+    services.start(reached(request, deployment_id), actor=request.auth)  # type: ignore[attr-defined]
+    return 202, shown(deployment_id)
+
+
+@router.post("/deployments/{int:deployment_id}/stop", response=ACTED, auth=OPERATE, summary=_("Stop"))
+def stop_deployment(request: HttpRequest, deployment_id: int) -> Any:
+    services.stop(reached(request, deployment_id), actor=request.auth)  # type: ignore[attr-defined]
+    return 202, shown(deployment_id)
+
+
+@router.post("/deployments/{int:deployment_id}/restart", response=ACTED, auth=OPERATE, summary=_("Restart"))
+def restart_deployment(request: HttpRequest, deployment_id: int) -> Any:
+    services.restart(reached(request, deployment_id), actor=request.auth)  # type: ignore[attr-defined]
+    return 202, shown(deployment_id)

@@ -1,0 +1,47 @@
+"""Programs with tokens of every kind, and a world with one row of everything."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from panel.accounts.models import User
+from panel.accounts.services import create_token
+from tests.deployments import builders
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No broker here."""
+    monkeypatch.setattr("deployments.events.send", lambda pk: None)
+    monkeypatch.setattr("panel.core.sse.publish", lambda *args, **kwargs: True)
+
+
+def person(role: str, name: str = "") -> User:
+    user, _made = User.objects.get_or_create(username=name or f"{role}-1", defaults={"role": role})
+    return user
+
+
+def program(user: User, scope: str = "api:write", **more: Any) -> Client:
+    """A client with a token of this person; CSRF is checked as in real life."""
+    _row, plain = create_token(user, f"{scope} token", actor=user, scope=scope, **more)
+    return Client(enforce_csrf_checks=True, headers={"Authorization": f"Bearer {plain}"})
+
+
+@pytest.fixture
+def as_(db: None) -> Callable[..., Client]:
+    def make(role: str, scope: str = "api:write", **more: Any) -> Client:
+        return program(person(role), scope, **more)
+
+    return make
+
+
+@pytest.fixture
+def world(db: None) -> dict[str, Any]:
+    host = builders.make_host(gpus=1)
+    copy = builders.make_copy(host)
+    row = builders.make_deployment(copy, state="ready")
+    run = builders.make_run(row, copy)
+    builders.ready(row, run)
+    return {"host": host, "copy": copy, "row": row, "run": run}
