@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from panel.fleet.agent import files, task
+from panel.fleet.agent import files, flag_schema, task
 from panel.fleet.agent.config import Config
 from panel.fleet.wire import Refusal, RuntimesTask, ScanTask
 
@@ -113,9 +111,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
         facts = {"version": "0.32.0", "python": "3.11.7", "device": "cpu", "flags": [{"flags": ["--x"]}]}
         return {"ok": True, "plugins": plugins, "gguf": "builtin", **facts}
 
-    module = types.ModuleType("panel.fleet.agent.flag_schema")
-    module.probe_runtime = probe_runtime  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "panel.fleet.agent.flag_schema", module)
+    monkeypatch.setattr(flag_schema, "probe_runtime", probe_runtime)
     yield asked
 
 

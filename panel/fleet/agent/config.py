@@ -51,6 +51,12 @@ class Config:
     door_bind: str = "0.0.0.0:8443"  # where this host's door listens; "" for no door. Taken: the next free port
     door_address: str = ""  # where the panel reaches it; "" for this machine's address on the way to the panel
     report_s: float = 10.0
+    allow_install: bool = True  # False: the panel may neither install nor remove engines here
+
+    @property
+    def managed_folder(self) -> Path:
+        """Where installed engines live; with `engine_cache` beside the prepared ones."""
+        return self.engine_cache or self.folder.absolute() / "engines"
 
     def current_roots(self) -> list[Path]:
         """`model_roots` as agent.json says now: a folder that its owner adds counts without a restart."""
@@ -154,6 +160,7 @@ FIELDS: dict[str, Any] = {
     ),
     "door_address": lambda value: isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9.:_-]{0,253}", value) is not None,
     "report_s": lambda value: isinstance(value, int | float) and value > 0,
+    "allow_install": lambda value: isinstance(value, bool),
 }
 
 

@@ -147,8 +147,10 @@ def disks(paths: Iterable[Path]) -> list[Disk]:
 STARTED = time.time()
 
 
-def collect(roots: list[Path], folder: Path, gpus: Reading) -> HostFacts:
-    """All facts now. Costs a few milliseconds."""
+def collect(
+    roots: list[Path], folder: Path, gpus: Reading, *, engines: Path | None = None, allow_install: bool = True
+) -> HostFacts:
+    """All facts now. Costs a few milliseconds. `engines` is the managed folder."""
     name, flags = cpu()
     total, available = memory()
     return HostFacts(
@@ -161,7 +163,7 @@ def collect(roots: list[Path], folder: Path, gpus: Reading) -> HostFacts:
         cpu_flags=flags,
         ram_total_mib=total // MIB,
         ram_available_mib=available // MIB,
-        disks=disks([*roots, folder]),
+        disks=disks([*([engines] if engines else []), *roots, folder]),
         gpus=gpus.gpus,
         gpu_driver=gpus.driver,
         cuda_driver_version=gpus.cuda,
@@ -171,4 +173,6 @@ def collect(roots: list[Path], folder: Path, gpus: Reading) -> HostFacts:
         boot_id=boot_id(),
         agent_started=STARTED,
         model_roots=[str(root) for root in roots],
+        engine_folder=str(engines or ""),
+        allow_install=allow_install,
     )

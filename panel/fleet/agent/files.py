@@ -12,14 +12,15 @@ from typing import Any, Literal
 from panel.fleet.agent.config import Config
 from panel.fleet.agent.guard import inside
 from panel.fleet.agent.journal import read_json, write_json
+from panel.fleet.agent.provision import BUILDING, COMPLETE
 from panel.fleet.wire import Refusal
 
 ENGINE_NAMES = ("vllm", "sglang", "llama-server", "ollama")
-MAX_CANDIDATES = 50
+MAX_CANDIDATES = 100
 CACHE_DEPTH = 5  # <cache>/<runtime>/venv/bin/vllm and the like
 PROBE_S = 120.0
 
-Origin = Literal["path", "named", "folder", "cache"]
+Origin = Literal["path", "named", "folder", "cache", "managed"]
 
 
 def is_engine(path: Path) -> bool:
@@ -34,6 +35,12 @@ def is_engine(path: Path) -> bool:
     return stat.S_ISREG(found.st_mode) and mine and os.access(path, os.X_OK)
 
 
+def engine_of(executable: str) -> str:
+    """Which engine an executable's name promises; an unknown name is taken for a vLLM that someone renamed."""
+    name = Path(executable).name
+    return {"llama-server": "llamacpp", "sglang": "sglang", "ollama": "ollama"}.get(name, "vllm")
+
+
 def on_path(env: Mapping[str, str]) -> Iterator[Path]:
     for folder in (env.get("PATH") or os.defpath).split(os.pathsep):
         for name in ENGINE_NAMES:
@@ -43,21 +50,30 @@ def on_path(env: Mapping[str, str]) -> Iterator[Path]:
 
 
 def in_cache(cache: Path | None) -> Iterator[Path]:
-    """Engines below the cache folder; not deeper than an installation's `bin`."""
+    """Engines below the cache folder; not deeper than an installation's `bin`, and none that is being installed."""
     if cache is None or not cache.is_dir():
         return
     base = len(cache.parts)
     for current, folders, files in os.walk(cache):
         if len(Path(current).parts) - base >= CACHE_DEPTH:
             folders.clear()
-        folders[:] = [name for name in folders if name not in ("site-packages", "lib", "lib64", "include", "share")]
+        if (Path(current) / BUILDING).exists() and not (Path(current) / COMPLETE).exists():
+            folders.clear()
+            continue
+        skipped = ("site-packages", "lib", "lib64", "include", "share")
+        folders[:] = [name for name in folders if name not in skipped and not name.startswith(".")]
         for name in files:
             if name in ENGINE_NAMES and is_engine(Path(current, name)):
                 yield Path(current, name)
 
 
-def candidates(config: Config, named: Iterable[str], env: Mapping[str, str]) -> list[tuple[Path, Origin]]:
-    """Where engines may be, each path once, best origin first. `named` comes from the panel, so names are checked."""
+def candidates(
+    config: Config, named: Iterable[str], env: Mapping[str, str], folders: Iterable[Path] = ()
+) -> list[tuple[Path, Origin]]:
+    """Where engines may be, each path once, best origin first. `named` comes from the panel, so names are checked.
+
+    `folders` are engines that were found below named folders.
+    """
     found: dict[str, tuple[Path, Origin]] = {}
 
     def add(paths: Iterable[Path], origin: Origin) -> None:
@@ -67,7 +83,8 @@ def candidates(config: Config, named: Iterable[str], env: Mapping[str, str]) -> 
 
     add(config.runtimes, "named")
     add((Path(p) for p in named if is_engine(Path(p))), "named")
-    add(in_cache(config.engine_cache), "cache")
+    add(in_cache(config.managed_folder), "cache")
+    add(folders, "folder")
     add(on_path(env), "path")
     return list(found.values())
 
@@ -97,10 +114,13 @@ class Registry:
 
     def register(self, items: Iterable[Mapping[str, Any]]) -> None:
         """Remember the working engines of a finished discovery."""
-        self._found = [str(item["executable"]) for item in items if item.get("executable") and not item.get("refusal")][
-            :MAX_CANDIDATES
-        ]
+        good = [str(item["executable"]) for item in items if item.get("executable") and not item.get("refusal")]
+        self._found = list(dict.fromkeys(good))[-MAX_CANDIDATES:]
         write_json(self._path, self._found)
+
+    def add(self, items: Iterable[Mapping[str, Any]]) -> None:
+        """Remember what an install made, beside what is known."""
+        self.register([*({"executable": known} for known in self._found), *items])
 
     def allows(self, executable: str) -> bool:
         """Cheap first: a start waits for this."""
@@ -109,10 +129,9 @@ class Registry:
         path = Path(executable)
         if not is_engine(path):
             return False
-        cache = self.config.engine_cache
         return (
             executable in self._found
-            or (cache is not None and inside(path.parent, [cache]))
+            or inside(path.parent, [self.config.managed_folder])
             or any(str(found) == executable for found in on_path(self.env))
         )
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from panel.fleet.wire import PORT_PLACE, EngineTask, Refusal
+from panel.fleet.agent import install_plan
+from panel.fleet.wire import PORT_PLACE, EngineTask, InstallTask, Refusal
 
 MAX_ARG = 64 << 10
 MAX_ENV = 256
@@ -127,6 +128,19 @@ def check_engine(task: EngineTask, limits: Limits) -> None:
     for uuid in task.gpu_uuids:
         if not re.fullmatch(r"(GPU|MIG)-[0-9A-Za-z/-]{1,80}", uuid):
             raise Refused("gpu_uuid", uuid=uuid[:100])
+
+
+def check_install(task: InstallTask, allowed: bool) -> None:
+    """Raises Refused when this host's owner forbids installs, or when a field could mean anything else to pip."""
+    if not allowed:
+        raise Refused("install.forbidden")
+    for name in task.secret_env:
+        if name not in install_plan.SECRET_NAMES:
+            raise Refused("environment_not_allowed", name=name[:100])
+    try:
+        install_plan.check_request(task, task.secret_env)
+    except install_plan.Invalid as exc:
+        raise Refused("install.order_invalid", field=str(exc)) from exc
 
 
 # --- paths ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
+
 from panel.fleet.agent import procs
 from panel.fleet.agent.journal import Final, Journal, Record, read_json
 from panel.fleet.agent.keeper import Keeper
@@ -20,12 +22,13 @@ from panel.fleet.agent.logfile import LogFile
 from panel.fleet.agent.orders import Order
 from panel.fleet.agent.procs import Ident, MarkerCache, Snapshot
 from panel.fleet.agent.spawn import Child
-from panel.fleet.wire import JobState, JobStatus, Refusal
+from panel.fleet.wire import JobState, JobStatus, Progress, Refusal
 
 log = logging.getLogger(__name__)
 
 LEFTOVER_GRACE_S = 10.0  # for processes that outlive their main process unasked
 EXIT_WAIT_S = 5.0  # for the shim to write down an exit that we see
+PROGRESS_S = 1.0  # between two looks at how far an install is
 NEVER = float("inf")
 MIB = 1 << 20
 
@@ -312,7 +315,8 @@ class Job:
             return 0.25
         if self.keeper is not None or not watched:
             return 0.5
-        return NEVER if self.record.deadline_at is None else max(0.1, self.record.deadline_at - time.time())
+        due = NEVER if self.record.deadline_at is None else max(0.1, self.record.deadline_at - time.time())
+        return min(due, PROGRESS_S) if self.record.kind == "install" else due
 
     # --- what to say ------------------------------------------------------------------------------------------------
 
@@ -354,7 +358,18 @@ class Job:
             log_size=size,
             log_hole=hole,
             last_output_at=output_at,
+            progress=self.progress(),
         )
+
+    def progress(self) -> Progress | None:
+        """How far an install is, as its process wrote it last."""
+        if self.record.kind != "install":
+            return None
+        raw = read_json(self.folder / "progress.json")
+        try:
+            return Progress.model_validate(raw) if isinstance(raw, dict) else None
+        except ValidationError:
+            return None
 
     def _log_facts(self) -> tuple[int, tuple[int, int] | None, float | None]:
         try:
@@ -375,4 +390,5 @@ class Job:
             record.stop_asked_at,
             record.final is None,
             pids,
+            self.progress(),
         )

@@ -109,7 +109,7 @@ class Jobs:
         record = Record(order.id, order.kind, accepted_at=now, grace_s=order.grace_s)
         record.deadline_at = now + limit if limit else None
         try:
-            self.spawner.check(order.task)
+            self.spawner.check(order.task, [argv for job in self.living() for argv in job.record.argv[:1]])
             command = self.spawner.prepare(record, order.task, self._ports())
             self.journal.save(record)
             child = self.spawner.launch(record, command)
@@ -255,7 +255,7 @@ class Jobs:
         with self.lock:
             return list(self.jobs.items())
 
-    # --- results of scans and discoveries -----------------------------------------------------------------------------
+    # --- results of everything but engines ----------------------------------------------------------------------------
 
     def results_due(self) -> list[tuple[str, JobResult]]:
         with self.lock:
@@ -278,6 +278,8 @@ class Jobs:
             return JobResult(refusal=Refusal(code="task_failed", params={"exit_code": 0}))
         if record.kind == "runtimes" and result.refusal is None:
             self.registry.register(result.items)
+        elif record.kind == "install":
+            self.registry.add(result.items)
         return result
 
     def result_sent(self, job_id: str) -> None:

@@ -21,13 +21,13 @@ from panel.fleet.agent.client import Away, Backoff, Client, Rejected
 from panel.fleet.agent.config import Config
 from panel.fleet.agent.door_process import DoorProcess
 from panel.fleet.agent.files import Registry
-from panel.fleet.agent.gpus import Reader
+from panel.fleet.agent.gpus import Reader, Reading
 from panel.fleet.agent.job import NEVER, Job
 from panel.fleet.agent.jobs import Jobs
 from panel.fleet.agent.journal import Journal
 from panel.fleet.agent.logs import Shipper
 from panel.fleet.agent.version import VERSION
-from panel.fleet.wire import Report, ReportReply
+from panel.fleet.wire import HostFacts, Report, ReportReply
 
 log = logging.getLogger(__name__)
 
@@ -245,7 +245,7 @@ class Agent:
             round_trip_s=self._round_trip_s,
             rev=rev,
             jobs=self.jobs.statuses(gpus),
-            facts=facts.collect(self.config.current_roots(), self.config.folder, gpus) if with_facts else None,
+            facts=self._facts(gpus) if with_facts else None,
             sent_at=time.time(),
             door=self.door.facts(),
         )
@@ -260,6 +260,16 @@ class Agent:
             raise Away(f"no sense in the reply: {exc}") from exc
         if reply.forget:
             self.jobs.forget(reply.forget)
+
+    def _facts(self, gpus: Reading) -> HostFacts:
+        config = self.config
+        return facts.collect(
+            config.current_roots(),
+            config.folder,
+            gpus,
+            engines=config.managed_folder,
+            allow_install=config.allow_install,
+        )
 
     def results(self, client: Client) -> None:
         sent = False

@@ -11,14 +11,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from panel.fleet.agent.journal import is_job_id
-from panel.fleet.wire import EngineTask, JobOrder, Refusal, RuntimesTask, ScanTask
+from panel.fleet.wire import AnyTask, JobOrder, Refusal
 
 log = logging.getLogger(__name__)
 
 MAX_ORDERS = 2000
 MAX_GRACE_S = 900.0
 MAX_REV = 1 << 62
-KINDS = ("engine", "scan", "runtimes")
+KINDS = ("engine", "scan", "runtimes", "install", "remove")
 
 
 class Unreadable(Exception):
@@ -33,7 +33,7 @@ class Order:
     desired: str
     grace_s: float
     kind: str
-    task: EngineTask | ScanTask | RuntimesTask | None = None
+    task: AnyTask | None = None
     refusal: Refusal | None = None
 
 

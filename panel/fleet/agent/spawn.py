@@ -14,17 +14,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from panel.fleet.agent import guard
+from panel.fleet.agent import guard, remove
 from panel.fleet.agent.facts import cpu
 from panel.fleet.agent.files import Registry
+from panel.fleet.agent.install_pip import HOST_SETTINGS
 from panel.fleet.agent.journal import Journal, Record
 from panel.fleet.agent.procs import Ident, boot_id
-from panel.fleet.wire import PORT_PLACE, EngineTask, RuntimesTask, ScanTask
+from panel.fleet.wire import PORT_PLACE, AnyTask, EngineTask, InstallTask, RemoveTask
 
 SHIM = Path(__file__).with_name("shim.py")
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 MIB = 1 << 20
-TASK_LIMIT_S = {"scan": 900.0, "runtimes": 900.0}
+TASK_LIMIT_S = {"scan": 900.0, "runtimes": 900.0, "install": 6 * 3600.0, "remove": 900.0}
 FIRST_PORT, PORTS = 20_000, 12_000
 
 
@@ -91,8 +92,12 @@ class Spawner:
         self.journal, self.registry, self.config = journal, registry, registry.config
         self.env = os.environ if env is None else env
 
-    def check(self, task: EngineTask | ScanTask | RuntimesTask) -> None:
-        """Raises guard.Refused when this host must not do it."""
+    def check(self, task: AnyTask, used: Iterable[str] = ()) -> None:
+        """Raises guard.Refused when this host must not do it. `used` are the programs of the living jobs."""
+        if isinstance(task, InstallTask):
+            guard.check_install(task, self.config.allow_install)
+        elif isinstance(task, RemoveTask):
+            remove.check(self.config.managed_folder, task.executable, used, allowed=self.config.allow_install)
         if not isinstance(task, EngineTask):
             return
         allowed = frozenset([task.argv[0]]) if self.registry.allows(task.argv[0]) else frozenset()
@@ -106,7 +111,7 @@ class Spawner:
         )
         guard.check_engine(task, limits)
 
-    def prepare(self, record: Record, task: EngineTask | ScanTask | RuntimesTask, taken: Iterable[int]) -> Command:
+    def prepare(self, record: Record, task: AnyTask, taken: Iterable[int]) -> Command:
         """Fill the record (argv, port, bounds); the files of a scan go to its folder. Raises NoPort."""
         folder = self.journal.folder_of(record.id)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -118,10 +123,13 @@ class Spawner:
             record.tail = max(1, min(task.log_tail_mib, self.config.log_tail_mib)) * MIB
             return Command(record.argv, guard.engine_env(task, record.id, self.env))
         request = folder / "request.json"
-        request.write_text(json.dumps(task.model_dump(mode="json")))
+        request.write_text(json.dumps(task.model_dump(mode="json", exclude={"secret_env"})))
         record.argv = [sys.executable, "-m", "panel.fleet.agent.task", task.kind]
         record.argv += [str(self.config.folder.resolve()), str(request)]
-        return Command(record.argv, self._task_env(record.id))
+        env = self._task_env(record.id)
+        if isinstance(task, InstallTask):  # pip's settings of this host, and the order's secrets, on no disk
+            env |= {name: self.env[name] for name in HOST_SETTINGS if self.env.get(name)} | task.secret_env
+        return Command(record.argv, env)
 
     def _task_env(self, job_id: str) -> dict[str, str]:
         env = {name: self.env[name] for name in (*guard.INHERITED, "BERTH_ENGINE_CACHE") if self.env.get(name)}

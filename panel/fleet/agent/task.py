@@ -1,4 +1,4 @@
-"""A scan or a discovery, as a child process of its own: `python -m panel.fleet.agent.task KIND AGENT_DIR REQUEST`.
+"""A job that is no engine, as a process of its own: `python -m panel.fleet.agent.task KIND AGENT_DIR REQUEST`.
 
 It runs under a shim like an engine, reads `REQUEST` (JSON), and writes `result.json` (a wire.JobResult) beside it.
 Whatever a broken model file or engine does to this process, the agent goes on.
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from panel.fleet.agent import config, files
+from panel.fleet.agent import config, discover, files, install_job
 from panel.fleet.agent.journal import write_json
-from panel.fleet.wire import FoundRuntime, JobResult, Refusal, RuntimesTask, ScanTask
+from panel.fleet.wire import InstallTask, JobResult, Refusal, RemoveTask, RuntimesTask, ScanTask
 
 log = logging.getLogger("task")
 
@@ -46,42 +46,20 @@ def _refused_folder(refusal: Refusal) -> dict[str, Any]:
 
 def runtimes(settings: config.Config, task: RuntimesTask) -> JobResult:
     """Engines of this host, each asked for its version and its parser's flags. Broken ones are listed with a reason."""
-    items = [_asked(path, origin) for path, origin in files.candidates(settings, task.executables, os.environ)]
-    for text, refusal in files.named_refusals(settings, task.executables):
+    asker = discover.Asker(settings)
+    found, wrong = discover.look(task.folders)
+    wrong += files.named_refusals(settings, task.executables)
+    items = [
+        asker.ask(path, origin) for path, origin in files.candidates(settings, task.executables, os.environ, found)
+    ]
+    asked = {item["executable"] for item in items}
+    for text, refusal in wrong:
         log.warning("%s: %s", refusal.code, text)
-        items.append(_runtime({"engine": _engine(text), "executable": text, "origin": "named", "refusal": refusal}))
+        if text not in asked:
+            origin = "folder" if text not in task.executables else "named"
+            known = {"engine": files.engine_of(text), "executable": text, "origin": origin}
+            items.append(discover.runtime({**known, "refusal": refusal}))
     return JobResult(items=_bounded(items))
-
-
-def _engine(executable: str) -> str:
-    """Which engine an executable's name promises; an unknown name is taken for a vLLM that someone renamed."""
-    name = Path(executable).name
-    return {"llama-server": "llamacpp", "sglang": "sglang", "ollama": "ollama"}.get(name, "vllm")
-
-
-def _asked(path: Path, origin: str) -> dict[str, Any]:
-    """One engine as a wire.FoundRuntime. Only vLLM can be asked so far; others are listed as not used yet."""
-    from panel.fleet.agent.flag_schema import probe_runtime
-
-    known = {"engine": _engine(str(path)), "executable": str(path), "origin": origin}
-    if known["engine"] != "vllm":
-        return _runtime({**known, "refusal": Refusal(code="engine_not_used_yet")})
-    log.info("asking %s", path)
-    found = probe_runtime(path, files.PROBE_S)
-    if not found["ok"]:
-        log.warning("%s: %s %s", path, found["code"], found["detail"])
-        return _runtime(
-            {**known, "refusal": Refusal(code=f"probe_{found['code']}", params={"detail": found["detail"]})}
-        )
-    plugins = [str(plugin["name"]) for plugin in found["plugins"]]
-    if found["gguf"] and not any("gguf" in name for name in plugins):
-        plugins.append("gguf")
-    facts = {key: found[key] for key in ("version", "python", "device", "flags")}
-    return _runtime({**known, **facts, "plugins": plugins})
-
-
-def _runtime(item: dict[str, Any]) -> dict[str, Any]:
-    return FoundRuntime.model_validate(item).model_dump(mode="json")
 
 
 def _bounded(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -104,12 +82,17 @@ def main(argv: list[str]) -> int:
     kinds: dict[str, Callable[[], JobResult]] = {
         "scan": lambda: scan(settings, ScanTask.model_validate(raw)),
         "runtimes": lambda: runtimes(settings, RuntimesTask.model_validate(raw)),
+        "install": lambda: install_job.install(settings, InstallTask.model_validate(raw), Path(request).parent),
+        "remove": lambda: install_job.remove(settings, RemoveTask.model_validate(raw)),
     }
     try:
         result = kinds[kind]()
     except ImportError as exc:  # an agent installed without its optional parts
         log.error("%s", exc)
         result = JobResult(refusal=Refusal(code="not_supported_here", params={"kind": kind}))
+    except KeyboardInterrupt:  # stopped; what was half made is gone
+        log.info("stopped")
+        return 130
     write_json(Path(request).with_name("result.json"), result.model_dump(mode="json"), durable=True)
     return 0
 
