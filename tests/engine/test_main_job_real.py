@@ -102,6 +102,8 @@ def become_admin(page: Page, berth: Stack, shoot: Camera) -> None:
     expect(page.get_by_role("navigation", name="Main")).to_be_visible()
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    # a live part that was asked for just then comes back as "sign in first", to a page that is gone
+    page.complaints[:] = [c for c in page.complaints if "401" not in c]  # type: ignore[attr-defined]
     shoot(page, "sign-in")
     page.get_by_label("Name").fill("ada")
     page.get_by_label("Password").fill(PASSWORD)
