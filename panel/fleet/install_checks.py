@@ -1,18 +1,21 @@
 """What is looked at before an install is ordered, from the host's newest facts; the codes are those of the host itself.
 
-The host checks again and has the last word; here the form says early what would be refused, and why. Sizes are MiB.
+The host checks again, by the same functions, and has the last word; here the form says early what would be refused, and
+why. Sizes are MiB.
 """
 
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
+from panel.fleet.agent import install_plan
+from panel.fleet.agent.provision import SetupProblem
 from panel.fleet.models import Host
 
-NEED_MIB = {"cpu": 5 * 1024, "cuda": 16 * 1024}  # venv, wheels while they are unpacked
-CUDA_NEEDED = "12.0"  # below this no wheel of vLLM of the last years runs
+MIB = 1 << 20
 MACHINES = ("x86_64", "aarch64")
 VARIANTS = ("cpu", "cuda")
+GOOD_VERSION = install_plan.LOCKED_VERSION  # the version that Berth was tested with
 
 
 @dataclass(frozen=True)
@@ -32,18 +35,19 @@ def preselected(host: Host, *, has_gpu: bool) -> str:
     return "cuda" if has_gpu and host.facts.get("cuda_driver_version") else "cpu"
 
 
-def checks(host: Host, variant: str) -> list[Check]:
+def checks(host: Host, variant: str, version: str = "") -> list[Check]:
     """Everything that is looked at, in the order that pages show it."""
     facts = host.facts
-    found = [Check("install.forbidden", bool(facts.get("allow_install", True)) if facts else None)]
-    found.append(_machine(facts))
-    found.append(_driver(facts) if variant == "cuda" else _avx2(facts))
-    found.append(_space(facts, variant))
-    return found
+    return [
+        Check("install.forbidden", bool(facts.get("allow_install", True)) if facts else None),
+        _machine(facts),
+        _driver(facts, version) if variant == "cuda" else _avx2(facts),
+        _space(facts, variant),
+    ]
 
 
-def refusals(host: Host, variant: str) -> list[Check]:
-    return [check for check in checks(host, variant) if check.ok is False]
+def refusals(host: Host, variant: str, version: str = "") -> list[Check]:
+    return [check for check in checks(host, variant, version) if check.ok is False]
 
 
 def _machine(facts: dict[str, Any]) -> Check:
@@ -57,23 +61,22 @@ def _avx2(facts: dict[str, Any]) -> Check:
     return Check("install.no_avx2", ("avx2" in flags or not needed) if flags is not None else None)
 
 
-def _driver(facts: dict[str, Any]) -> Check:
-    driver = facts.get("cuda_driver_version")
-    if not driver:
-        return Check("install.no_driver", False if facts else None)
-    params = {"driver": driver, "needed": CUDA_NEEDED}
-    return Check("install.cuda_driver_too_old", version_pair(driver) >= version_pair(CUDA_NEEDED), params)
-
-
-def version_pair(text: str) -> tuple[int, int]:
-    """ "12.8" → (12, 8); what cannot be read counts as (0, 0)."""
-    parts = [part for part in str(text).split(".") if part.isdecimal()]
-    return (int(parts[0]), int(parts[1]) if len(parts) > 1 else 0) if parts else (0, 0)
+def _driver(facts: dict[str, Any], version: str) -> Check:
+    """Against the CUDA that the version names (0.32.0+cu129); of other versions the host learns it from the wheels."""
+    if not facts:
+        return Check("install.no_gpu_driver", None)
+    cuda, driver = facts.get("cuda_driver_version"), facts.get("gpu_driver")
+    wheel = install_plan.wheel_cuda("", [], version)
+    try:
+        install_plan.check_cuda(wheel, cuda, driver)
+    except SetupProblem as problem:
+        return Check(f"install.{problem.code}", False, dict(problem.params))
+    return Check("install.cuda_driver_too_old", True, {"driver": driver, "driver_cuda": cuda, "wheel_cuda": wheel})
 
 
 def _space(facts: dict[str, Any], variant: str) -> Check:
     disk = engine_disk(facts)
-    need = NEED_MIB[variant]
+    need = install_plan.NEED[variant] // MIB
     if disk is None:
         return Check("install.no_space", None, {"need_mib": need})
     params = {"need_mib": need, "free_mib": disk["free_mib"], "path": facts.get("engine_folder") or disk["path"]}
@@ -86,5 +89,5 @@ def engine_disk(facts: dict[str, Any]) -> dict[str, Any] | None:
     if not folder:
         return None
     wanted = PurePosixPath(folder)
-    fitting = [d for d in facts.get("disks", []) if wanted.is_relative_to(d["path"]) or d["path"] == folder]
-    return max(fitting, key=lambda d: len(d["path"]), default=None)
+    fitting = [disk for disk in facts.get("disks", []) if wanted.is_relative_to(disk["path"])]
+    return max(fitting, key=lambda disk: len(disk["path"]), default=None)

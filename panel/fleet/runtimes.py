@@ -4,7 +4,6 @@ Acts order jobs; what became of them is written by runtime_outcomes.py. Whoever 
 (services.lock_host), as reports do.
 """
 
-import re
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -18,6 +17,7 @@ from panel import audit
 from panel.accounts.access import require
 from panel.core.errors import Conflict, Invalid, PanelError
 from panel.fleet import install_checks, live, runtime_users, runtime_wording, services, sources, wire
+from panel.fleet.agent.install_plan import VERSION, base_name
 from panel.fleet.models import Host, InstallState, Job, Runtime, RuntimeInstall
 
 RIGHT = "runtimes.manage"
@@ -25,7 +25,6 @@ ENGINES = ("vllm",)
 EXTRAS = ("gguf", "flashinfer")
 ACTIVE = (InstallState.WAITING, InstallState.RUNNING, InstallState.CANCELLING)
 REMOVABLE = ("managed", "cache")  # the host itself deletes only what an install of its own made
-VERSION = re.compile(r"[0-9]+(\.[0-9]+){0,3}((a|b|rc|\.post|\.dev)[0-9]+)*(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
 MAX_FOLDERS = 20
 STOP_GRACE_S = 20.0
 
@@ -64,7 +63,7 @@ def install(
     version, wanted = _checked(engine, variant, version, extras)
     services.lock_host(host.pk)
     host = Host.objects.get(pk=host.pk)
-    for check in install_checks.refusals(host, variant):
+    for check in install_checks.refusals(host, variant, version):
         raise _refused(check)
     same = host.installs.filter(engine=engine, variant=variant, version=version, extras=wanted, state__in=ACTIVE)
     if twin := same.exclude(state=InstallState.CANCELLING).first():
@@ -75,7 +74,7 @@ def install(
         variant=variant,
         version=version,
         extras=wanted,
-        name=_free_name(host, engine, variant, version),
+        name=_free_name(host, variant, version),
         asked_by=str(getattr(actor, "name", None) or actor or "system")[:150],
         asked_by_id=getattr(actor, "id", None),
     )
@@ -94,7 +93,7 @@ def _checked(engine: str, variant: str, version: str, extras: Iterable[str]) -> 
         bad["engine"] = _("This engine cannot be installed by Berth.")
     if variant not in install_checks.VARIANTS:
         bad["variant"] = _("Choose CPU or CUDA.")
-    if version not in ("", sources.NIGHTLY) and (len(version) > 40 or not VERSION.fullmatch(version)):
+    if version not in ("", sources.NIGHTLY) and not VERSION.fullmatch(version):
         bad["version"] = _("Give a version such as 0.32.0, the word nightly, or nothing for the newest.")
     if set(extras) - set(EXTRAS):
         bad["extras"] = _("There is no such addition.")
@@ -105,13 +104,10 @@ def _checked(engine: str, variant: str, version: str, extras: Iterable[str]) -> 
     return version, wanted
 
 
-def _free_name(host: Host, engine: str, variant: str, version: str) -> str:
-    """The folder's name: `vllm-cpu-0.32.0`, numbered while another install uses or fills that folder."""
-    dated = f"{version or 'newest'}-{timezone.now():%Y%m%d}"
-    base = f"{engine}-{variant}-{dated if version in ('', sources.NIGHTLY) else version.replace('+', '-')}"
-    there = host.installs.filter(name__startswith=base)
-    taken = {*there.filter(state__in=ACTIVE).values_list("name", flat=True)}
-    taken |= {*there.filter(state=InstallState.DONE, runtime__removed_at=None).values_list("name", flat=True)}
+def _free_name(host: Host, variant: str, version: str) -> str:
+    """What it is called until the host has named the folder; numbered beside another that is being installed."""
+    base = base_name(variant, version or "newest")
+    taken = set(host.installs.filter(name__startswith=base, state__in=ACTIVE).values_list("name", flat=True))
     return next(name for n in range(1, 10_000) if (name := base if n == 1 else f"{base}-{n}") not in taken)
 
 
@@ -124,7 +120,6 @@ def _order(row: RuntimeInstall) -> None:
             "variant": row.variant,
             "version": row.version,
             "extras": row.extras,
-            "name": row.name,
             "verify_start": row.variant == "cpu",
             **sources.order_fields(row.version),
         }
@@ -158,16 +153,13 @@ def cancel(install: RuntimeInstall, *, actor: Any) -> RuntimeInstall:
 
 @transaction.atomic
 def try_again(install: RuntimeInstall, *, actor: Any) -> RuntimeInstall:
-    """The same once more, into the same folder; what was fetched is used again. While it goes on it changes nothing."""
+    """The same once more; what was fetched is used again. While it goes on it changes nothing."""
     _may(actor)
     row = _locked(install)
     if row.state not in (InstallState.FAILED, InstallState.CANCELLED):
         return row
-    if row.host.installs.filter(name=row.name, state__in=ACTIVE).exists():
-        raise Conflict("install.running", _("This folder is being filled by another install now."))
-    if row.host.installs.filter(name=row.name, state=InstallState.DONE, runtime__removed_at=None).exists():
-        row.name = _free_name(row.host, row.engine, row.variant, row.version)
-    for check in install_checks.refusals(row.host, row.variant):
+    row.name = _free_name(row.host, row.variant, row.version)
+    for check in install_checks.refusals(row.host, row.variant, row.version):
         raise _refused(check)
     audit.record("runtime.install_tried_again", row, actor=actor, host=row.host.name)
     _order(row)

@@ -1,12 +1,20 @@
 """Addresses of the hosts' pages."""
 
-from django.urls import path
+from django.urls import include, path
 
-from panel.fleet import views
+from panel.fleet import join_views, views
 
 urlpatterns = [
+    path("runtimes/", include("panel.fleet.runtime_urls")),
     path("hosts/", views.hosts, name="hosts"),
     path("hosts/live", views.hosts_live, name="hosts-live"),
     path("hosts/<int:pk>/engines/find", views.find_engines, name="host-find-engines"),
+    path("hosts/new", join_views.new, name="join-new"),
+    path("hosts/codes/<int:pk>/", join_views.code, name="join-code"),
+    path("hosts/codes/<int:pk>/revoke", join_views.revoke, name="join-revoke"),
+    path("join/berth-join.sh", join_views.script, name="join-script"),
+    path("join/agent.zip", join_views.bundle, name="join-bundle"),
+    path("join/wheels/<str:tag>", join_views.wheels, name="join-wheels"),
+    path("join/wheels/<str:tag>/<str:name>", join_views.wheel, name="join-wheel"),
     path("hosts/<int:pk>/engines/new", views.name_engine, name="host-name-engine"),
 ]

@@ -10,7 +10,7 @@ from django.utils import timezone
 from deployments.models import Deployment, Revision, Run, Transition
 from deployments.spec import DeploymentSpec
 from models_catalog.models import Artifact, CatalogModel, Copy
-from panel.fleet.models import Gpu, Host, Job, JobLog, Reservation, Runtime
+from panel.fleet.models import Gpu, Host, Job, JobLog, Reservation, Runtime, RuntimeInstall
 
 FLAGS = json.loads((Path(__file__).parent.parent / "fakes" / "flags.json").read_text())
 FACTS: dict[str, Any] = {
@@ -100,6 +100,26 @@ def make_run(row: Deployment, copy: Copy, *, job_state: str = "running", log: by
         Reservation.objects.create(host=host, holder=str(run.pk), mib=5_000)
         Host.objects.filter(pk=host.pk).update(ram_reserved_mib=host.ram_reserved_mib + 5_000)
     return run
+
+
+def make_install(host: Host, *, state: str = "running", log: bytes = b"Collecting vllm\n", **values: Any) -> RuntimeInstall:
+    """An install of an engine, with its job and log."""
+    now = timezone.now()
+    over = state in ("done", "failed", "cancelled")
+    job = Job.objects.create(host=host, kind="install", state="ended" if over else "running", open=not over,
+                             status={"started_at": now.timestamp() - 60, "still_since": now.timestamp()}, status_at=now)  # fmt: skip
+    JobLog.objects.create(job=job, size=len(log), tail=log)
+    steps = [
+        {"code": "checking", "start": now.timestamp() - 60, "end": now.timestamp() - 58, "done": 0, "total": 0, "note": ""},
+        {"code": "downloading", "start": now.timestamp() - 58, "end": None, "done": 12, "total": 41, "note": "torch"},
+    ]
+    return RuntimeInstall.objects.create(
+        **{
+            "host": host, "variant": "cpu", "version": "0.32.0", "name": "vllm-cpu-0.32.0", "state": state, "job": job,
+            "tries": 1, "steps": steps, "asked_by": "maria", "began_at": now - timedelta(seconds=60),
+            "deadline_at": now + timedelta(hours=2), "ended_at": now if over else None, **values,
+        }
+    )  # fmt: skip
 
 
 def ready(row: Deployment, run: Run) -> None:

@@ -88,12 +88,13 @@ def codes_in(path: Path, calls: tuple[str, ...]) -> set[str]:
 def test_every_code_of_planner_engines_loop_and_host_has_words() -> None:
     from deployments.codes import CODES
     from deployments.states import DEADLINES
+    from panel.fleet.runtime_wording import FAILURES
 
     missing = {}
     for place, calls in MAKERS.items():
         paths = [ROOT / place] if place.endswith(".py") else sorted((ROOT / place).rglob("*.py"))
         for path in paths:
-            if unknown := sorted(codes_in(path, calls) - set(CODES)):
+            if unknown := sorted(codes_in(path, calls) - set(CODES) - set(FAILURES)):
                 missing[str(path.relative_to(ROOT))] = unknown
     reasons = {limit.reason for limit in DEADLINES.values() if limit.reason} - set(CODES)
     assert not missing and not reasons
