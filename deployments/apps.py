@@ -7,8 +7,11 @@ class DeploymentsConfig(AppConfig):
 
     def ready(self) -> None:
         from deployments import events, labels, runtime_use  # noqa: F401  (events connects the receivers)
+        from deployments.gateway.names import names
+        from panel.accounts import reach
         from panel.fleet import runtime_users
         from panel.fleet.labels import register
 
         register(labels.of_jobs)
+        reach.register(names)
         runtime_users.register(runtime_use.of_runtimes)

@@ -81,6 +81,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "panel.core.middleware.PersonLanguage",
+    "panel.accounts.middleware.LastSeen",
     "panel.core.middleware.Refusals",
 ]
 

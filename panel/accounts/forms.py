@@ -3,7 +3,11 @@
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.utils.translation import gettext_lazy as _
+
+from panel.accounts import reach
+from panel.accounts.models import Role, Scope
 
 FIRST_DAYS = 90  # what a token lasts when nobody says otherwise
 DAYS = [("30", _("30 days")), ("90", _("90 days")), ("365", _("1 year")), ("", _("Never ends"))]
@@ -38,7 +42,7 @@ class NewPasswordForm(forms.Form):
         return data
 
 
-class FirstAdminForm(NewPasswordForm):
+class NewAccountForm(NewPasswordForm):
     password = _password(_("Password"), new=True)
     name = forms.CharField(
         label=_("Your name here"),
@@ -48,12 +52,37 @@ class FirstAdminForm(NewPasswordForm):
     )
 
 
+class InviteForm(forms.Form):
+    label = forms.CharField(
+        label=_("Who it is for"), max_length=80, widget=forms.TextInput(attrs={"autocomplete": "off"})
+    )
+    role = forms.ChoiceField(label=_("May"), choices=Role.choices, initial=Role.VIEWER)
+
+
+class RoleForm(forms.Form):
+    role = forms.ChoiceField(label=_("Role"), choices=Role.choices)
+
+
+class LookForm(forms.Form):
+    """Language and colours. No language means that the browser's is used."""
+
+    language = forms.ChoiceField(
+        label=_("Language"), required=False, choices=[("", _("The browser's")), *settings.LANGUAGES]
+    )
+    theme = forms.ChoiceField(
+        label=_("Colours"), choices=[("auto", _("Same as the system")), ("light", _("Light")), ("dark", _("Dark"))]
+    )
+
+
 class PasswordForm(NewPasswordForm):
     current = _password(_("Present password"), new=False)
 
 
 class TokenForm(forms.Form):
-    """A new token. `days` left out is 90; sent empty it means that the token never ends."""
+    """A new token. `days` left out is 90; sent empty it means that the token never ends.
+
+    Without a tick it reaches all deployments. A page that needs less shows fewer fields: what is left out is as usual.
+    """
 
     name = forms.CharField(
         label=_("What it is for"), max_length=80, widget=forms.TextInput(attrs={"autocomplete": "off"})
@@ -66,3 +95,12 @@ class TokenForm(forms.Form):
         max_value=3650,
         widget=forms.Select(choices=DAYS),
     )
+    scope = forms.ChoiceField(label=_("It may"), required=False, initial=Scope.DOOR, choices=Scope.choices)
+    deployments = forms.TypedMultipleChoiceField(
+        label=_("Only for these deployments"), required=False, coerce=int, widget=forms.CheckboxSelectMultiple
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        choices: Any = self.fields["deployments"]
+        choices.choices = list(reach.names().items())

@@ -42,7 +42,7 @@ def now() -> datetime:
 def attempt(name: str, address: str) -> Attempt:
     """Count one try of this name from this address, or say how long to wait. A refused try does not count."""
     moment = now()
-    made = Attempt(f"name:{name.casefold()[:100]}", f"addr:{network(address)}", moment.replace(second=0, microsecond=0))
+    made = Attempt(_name_key(name), f"addr:{network(address)}", moment.replace(second=0, microsecond=0))
     wait = _wait_s(made, moment, spare=1)
     if not wait:
         with connection.cursor() as cursor:
@@ -60,6 +60,15 @@ def succeeded(made: Attempt) -> None:
     """
     LoginAttempt.objects.filter(key=made.name_key).delete()
     LoginAttempt.objects.filter(key=made.address_key, minute=made.minute, count__gt=0).update(count=F("count") - 1)
+
+
+def forget(name: str) -> None:
+    """This name starts afresh: its person has shown another way who they are."""
+    LoginAttempt.objects.filter(key=_name_key(name)).delete()
+
+
+def _name_key(name: str) -> str:
+    return f"name:{name.casefold()[:100]}"
 
 
 def _wait_s(made: Attempt, moment: datetime, *, spare: int) -> int:

@@ -1,15 +1,12 @@
 """What people do with accounts: sign in and out, the first admin, passwords. Each act and its record are one."""
 
-import hashlib
 import secrets
 import threading
 from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth import authenticate, login, logout, update_session_auth_hash
-from django.contrib.auth.password_validation import validate_password
-from django.core.exceptions import ValidationError
+from django.contrib.auth import authenticate, logout, update_session_auth_hash
 from django.db import transaction
 from django.http import HttpRequest
 from django.urls import reverse
@@ -18,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
 from panel import audit
-from panel.accounts import limits
+from panel.accounts import limits, passwords, sessions
 from panel.accounts.access import require
 from panel.accounts.actor import Actor, address_of
 from panel.accounts.models import OneTimeLink, Role, User
@@ -28,10 +25,10 @@ from panel.core.errors import Conflict, Invalid, NotFound, PanelError
 from panel.core.locks import Lock, lock_until_commit
 
 FIRST_ADMIN_VALID = timedelta(hours=24)
-LONGEST_PASSWORD = 1000  # characters
 # Checking one password takes about 100 MiB for a moment; strangers must not be able to ask for that many times over.
 _CHECKS = threading.BoundedSemaphore(2)
 _CHECK_WAIT_S = 10
+UNLOCK = "manage.py people unlock"  # lets everyone try again at once
 
 
 class SignInFailed(PanelError):
@@ -51,8 +48,12 @@ class SignInLocked(PanelError):
 
     def __init__(self, wait_s: int) -> None:
         minutes = max(1, -(-wait_s // 60))
-        hint = ngettext_lazy("Try again in %(n)s minute.", "Try again in %(n)s minutes.", minutes)
-        super().__init__(hint=hint, params={"n": minutes})
+        hint = ngettext_lazy(
+            "Try again in %(n)s minute. Who may run commands on the panel's machine need not wait: %(command)s",
+            "Try again in %(n)s minutes. Who may run commands on the panel's machine need not wait: %(command)s",
+            minutes,
+        )
+        super().__init__(hint=hint, params={"n": minutes, "command": UNLOCK})
         self.wait_s = wait_s
 
 
@@ -84,7 +85,7 @@ def sign_in(request: HttpRequest, *, name: str, password: str) -> User:
     if user is None:
         raise SignInFailed()
     with transaction.atomic():
-        login(request, user)  # a new session key: one that someone planted before is worth nothing
+        sessions.begin(request, user)
         audit.record("login", user, actor=Actor.from_request(request))
     return user
 
@@ -107,7 +108,7 @@ def _checked(request: HttpRequest, name: str, password: str) -> User | None:
         audit.record("login.locked", actor=stranger, outcome="denied")
         raise SignInLocked(tried.wait_s)
     user = None
-    if "\0" not in name + password and len(name) <= 150 and len(password) <= LONGEST_PASSWORD:
+    if "\0" not in name + password and len(name) <= 150 and len(password) <= passwords.LONGEST:
         if not _CHECKS.acquire(timeout=_CHECK_WAIT_S):
             raise Busy()
         try:
@@ -133,22 +134,21 @@ def change_password(request: HttpRequest, *, current: str, new: str) -> None:
     actor = require(Actor.from_request(request), "profile.own")
     if _checked(request, user.username, current) is None:
         raise Invalid({"current": _("This is not your present password.")})
-    check_password(new, user)
+    passwords.check(new, user)
     with transaction.atomic():
         user.set_password(new)
         user.save(update_fields=["password"])
-        update_session_auth_hash(request, user)
-        audit.record("password.changed", user, actor=actor)
+        row = getattr(request.session, "row", None)
+        update_session_auth_hash(request, user)  # a new key for this browser
+        sessions.describe(request, since=row.since if row else None)
+        audit.record(
+            "password.changed", user, actor=actor, sessions=sessions.drop(user, but=request.session.session_key)
+        )
 
 
-def check_password(password: str, user: User) -> None:
-    """Raise Invalid when this is too weak for this person."""
-    if len(password) > LONGEST_PASSWORD or "\0" in password:
-        raise Invalid({"password": _("This password cannot be used.")})
-    try:
-        validate_password(password, user)
-    except ValidationError as exc:
-        raise Invalid({"password": " ".join(exc.messages)}) from exc
+def set_look(user: User, *, language: str, theme: str) -> None:
+    """One's own language ("" follows the browser) and colours. Taste, not an act on the panel: it is not recorded."""
+    User.objects.filter(pk=user.pk).update(language=language, theme=theme)
 
 
 # --- the first admin --------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def first_admin_link() -> str | None:
     now = timezone.now()
     OneTimeLink.objects.filter(purpose="first_admin", used_at=None, expires_at__gt=now).update(expires_at=now)
     secret = secrets.token_urlsafe(32)
-    OneTimeLink.objects.create(secret_hash=_hash(secret), expires_at=now + FIRST_ADMIN_VALID)
+    OneTimeLink.objects.create(secret_hash=passwords.digest(secret), expires_at=now + FIRST_ADMIN_VALID)
     audit.record("first_admin.link_made", actor=Actor.shell())
     return f"{settings.BERTH_PUBLIC_URL}{reverse('first-admin', args=[secret])}"
 
@@ -177,7 +177,7 @@ def check_first_admin(secret: str) -> OneTimeLink:
     if admin_exists():
         raise AdminExists()
     link = OneTimeLink.objects.filter(
-        purpose="first_admin", secret_hash=_hash(secret), used_at=None, expires_at__gt=timezone.now()
+        purpose="first_admin", secret_hash=passwords.digest(secret), used_at=None, expires_at__gt=timezone.now()
     ).first()
     if link is None:
         raise LinkInvalid()
@@ -190,11 +190,11 @@ def create_first_admin(request: HttpRequest, secret: str, *, name: str, password
     with transaction.atomic():
         lock_until_commit(Lock.FIRST_ADMIN)
         link = check_first_admin(secret)
-        user = _new_user(name, password, Role.ADMIN)
+        user = passwords.new_user(name, password, Role.ADMIN)
         OneTimeLink.objects.filter(pk=link.pk).update(used_at=timezone.now())
         actor = Actor.from_user(user, address=address, via="browser")
         audit.record("first_admin.created", user, actor=actor)
-        login(request, user, backend=settings.AUTHENTICATION_BACKENDS[0])
+        sessions.begin(request, user)
         audit.record("login", user, actor=actor)
     return user
 
@@ -204,23 +204,6 @@ def create_admin(name: str, password: str, *, actor: Any) -> User:
     require(actor, "users.manage")
     with transaction.atomic():
         lock_until_commit(Lock.FIRST_ADMIN)
-        user = _new_user(name, password, Role.ADMIN)
+        user = passwords.new_user(name, password, Role.ADMIN)
         audit.record("user.created", user, actor=actor, after={"role": user.role})
     return user
-
-
-def _new_user(name: str, password: str, role: Role) -> User:
-    user = User(username=User.normalize_username(name.strip()), role=role)
-    try:
-        user.full_clean(exclude=["password"])
-    except ValidationError as exc:
-        texts = [text for messages in exc.message_dict.values() for text in messages]
-        raise Invalid({"name": " ".join(texts)}) from exc
-    check_password(password, user)
-    user.set_password(password)
-    user.save()
-    return user
-
-
-def _hash(secret: str) -> str:
-    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()

@@ -2,14 +2,17 @@
 
 import hashlib
 import secrets
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import models, transaction
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from panel import audit
+from panel.accounts import reach
 from panel.accounts.access import require
 from panel.accounts.actor import as_actor
 from panel.accounts.models import ApiToken, Scope, User
@@ -20,6 +23,7 @@ from panel.core.errors import Conflict, Invalid
 PREFIX = "berth_"
 MOST = 100  # live tokens of one person
 LONGEST_DAYS = 3650
+MOST_DEPLOYMENTS = 200  # that one token names
 _TOUCH = timedelta(minutes=1)  # how exact "last used" is; a write for every request would cost more than it tells
 
 
@@ -42,14 +46,22 @@ def live(rows: "models.QuerySet[ApiToken] | None" = None) -> "models.QuerySet[Ap
 
 
 def create_token(
-    user: User, name: str, *, actor: Any, scope: str = Scope.DOOR, days: int | None = None
+    user: User,
+    name: str,
+    *,
+    actor: Any,
+    scope: str = Scope.DOOR,
+    days: int | None = None,
+    deployment_ids: Iterable[int] | None = None,
 ) -> tuple[ApiToken, str]:
     """Make a token for `user`; returns the row and the token itself, which is kept nowhere.
 
-    `days` None means that it does not expire. Raises Invalid, TooManyTokens or Denied.
+    `days` None means that it does not expire; `deployment_ids` None that it reaches all.
+    Raises Invalid, TooManyTokens or Denied.
     """
     _may_touch(user, actor)
-    _check(name, scope, days)
+    only = None if deployment_ids is None else sorted(set(deployment_ids))
+    _check(name, scope, days, only)
     plaintext = PREFIX + secrets.token_urlsafe(30)
     prefix = plaintext[:12]
     with transaction.atomic():
@@ -62,9 +74,13 @@ def create_token(
             token_hash=hash_of(plaintext),
             prefix=prefix,
             scope=scope,
+            deployment_ids=only,
             expires_at=timezone.now() + timedelta(days=days) if days is not None else None,
         )
-        audit.record("token.created", token, actor=actor, scope=scope, days=days, owner=user.username, prefix=prefix)
+        limit = {} if only is None else {"deployments": reach_words(token, reach.names())}
+        audit.record(
+            "token.created", token, actor=actor, scope=scope, days=days, owner=user.username, prefix=prefix, **limit
+        )
         tell_tokens_changed()
     return token, plaintext
 
@@ -101,7 +117,7 @@ def _may_touch(owner: User, actor: Any) -> None:
     require(actor, "tokens.own" if as_actor(actor).id == owner.pk else "tokens.manage", owner)
 
 
-def _check(name: str, scope: str, days: int | None) -> None:
+def _check(name: str, scope: str, days: int | None, deployments: list[int] | None) -> None:
     wrong: dict[str, Any] = {}
     if not line(name, 80):
         wrong["name"] = _("Give the token a name, so that you know later what it is for.")
@@ -111,14 +127,40 @@ def _check(name: str, scope: str, days: int | None) -> None:
         wrong["scope"] = _("There is no such kind of token.")
     if days is not None and not 1 <= days <= LONGEST_DAYS:
         wrong["days"] = _("Choose between 1 day and ten years.")
+    if deployments is not None:
+        if not 1 <= len(deployments) <= MOST_DEPLOYMENTS:
+            wrong["deployments"] = _("Choose between 1 and 200 deployments.")
+        elif not set(deployments) <= reach.names().keys():
+            wrong["deployments"] = _("One of these deployments does not exist.")
     if wrong:
         raise Invalid(wrong)
 
 
+def reach_words(token: ApiToken, names: dict[int, str]) -> list[str]:
+    """The names of the deployments that a token is limited to; empty when it reaches all."""
+    return [names.get(pk) or str(_("one that was deleted")) for pk in token.deployment_ids or []]
+
+
+def example(token: ApiToken) -> str:
+    """A command that does something with this token, which it reads from the environment."""
+    base = settings.BERTH_PUBLIC_URL
+    head = '-H "Authorization: Bearer $BERTH_API_KEY"'
+    if token.scope == Scope.DOOR:
+        return f"curl {base}/v1/models {head}"
+    if token.scope == Scope.API_READ:
+        return f"curl {base}/api/v1/deployments {head}"
+    number = next(iter(token.deployment_ids or reach.names()), 1)
+    return f"curl -X POST {base}/api/v1/deployments/{number}/restart {head}"
+
+
 def listed(user: Any) -> list[ApiToken]:
-    """A person's tokens: those that work first, then the ended ones of late; each knows whether it is `.live`."""
-    now = timezone.now()
+    """A person's tokens: those that work first, then the ended ones of late.
+
+    Each knows whether it is `.live`, and by `.reach` the names of the deployments that it is limited to.
+    """
+    now, names = timezone.now(), reach.names()
     rows = list(ApiToken.objects.filter(user=user).order_by("-created_at")[: 2 * MOST])
     for row in rows:
         row.live = row.revoked_at is None and (row.expires_at is None or row.expires_at > now)  # type: ignore[attr-defined]  # for the page only
+        row.reach = reach_words(row, names)  # type: ignore[attr-defined]
     return sorted(rows, key=lambda row: not row.live)  # type: ignore[attr-defined]

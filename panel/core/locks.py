@@ -10,7 +10,7 @@ class Lock(IntEnum):
     """The numbers are arbitrary; nothing else in this database may use them."""
 
     TICKER = 0x6265_7274  # held by the leading worker as long as it leads
-    FIRST_ADMIN = 0x6164_6D69  # who decides whether there is a first admin, and makes it
+    FIRST_ADMIN = 0x6164_6D69  # who decides whether there is an admin: makes the first, keeps the last
     CATALOG = 0x6361_7461  # who writes models: two hosts with the same new one would race
     AUDIT_MONTHS = 0x6175_6469  # who makes or drops the tables of the record's months
 

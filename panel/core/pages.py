@@ -218,7 +218,12 @@ def preferences(request: HttpRequest) -> HttpResponse:
         if language not in dict(settings.LANGUAGES) or not check_for_language(language):
             raise PanelError("preferences.language", _("There is no such language."), status=422)
         _keep(request.user, language=language)
-        response.set_cookie(
-            settings.LANGUAGE_COOKIE_NAME, language, max_age=365 * 86400, samesite="Lax", secure=request.is_secure()
-        )
+        keep_language(request, response, language)
     return response
+
+
+def keep_language(request: HttpRequest, response: HttpResponse, language: str) -> None:
+    """In a cookie too, for the pages before sign-in."""
+    response.set_cookie(
+        settings.LANGUAGE_COOKIE_NAME, language, max_age=365 * 86400, samesite="Lax", secure=request.is_secure()
+    )

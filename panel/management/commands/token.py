@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils.translation import gettext as _
 
-from panel.accounts import services
+from panel.accounts import reach, services
 from panel.accounts.actor import Actor
 from panel.accounts.models import ApiToken, Scope, User
 from panel.core.errors import Invalid, PanelError
@@ -21,7 +21,10 @@ class Command(BaseCommand):
         create.add_argument("user")
         create.add_argument("name", help="what it is for")
         create.add_argument("--days", type=int, help="ends after so many days (without it: never)")
-        create.add_argument("--scope", choices=[Scope.DOOR.value], default=Scope.DOOR.value)
+        create.add_argument("--scope", choices=Scope.values, default=Scope.DOOR.value, help="what it opens")
+        create.add_argument(
+            "--deployment", action="append", metavar="NAME", help="reaches only this deployment; can be given again"
+        )
         listing = acts.add_parser("list", help="tokens, newest first")
         listing.add_argument("user", nargs="?")
         revoke = acts.add_parser("revoke", help="end a token for good")
@@ -41,8 +44,18 @@ class Command(BaseCommand):
         token, plaintext = services.create_token(
             self._user(options["user"]), options["name"],
             actor=Actor.shell(), scope=options["scope"], days=options["days"],
+            deployment_ids=self._deployments(options["deployment"]),
         )  # fmt: skip
         self.stdout.write(json.dumps({**_row(token), "token": plaintext}) if options["json"] else plaintext)
+
+    def _deployments(self, wanted: list[str] | None) -> list[int] | None:
+        if wanted is None:
+            return None
+        known = {name: pk for pk, name in reach.names().items()}
+        for name in wanted:
+            if name not in known:
+                raise CommandError(_("There is no deployment with the name %(name)s.") % {"name": name})
+        return [known[name] for name in wanted]
 
     def _list(self, options: dict[str, Any]) -> None:
         rows = ApiToken.objects.select_related("user")
@@ -83,6 +96,7 @@ def _row(token: ApiToken) -> dict[str, Any]:
         "name": token.name,
         "prefix": token.prefix,
         "scope": token.scope,
+        "deployments": token.deployment_ids,
         "created_at": moment(token.created_at),
         "expires_at": moment(token.expires_at),
         "last_used_at": moment(token.last_used_at),
