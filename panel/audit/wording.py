@@ -33,7 +33,10 @@ KINDS = {
     "settings": Kind(_("Settings changed"), ("deployment.created", "deployment.edited", "deployment.deleted")),
     "models": Kind(_("Models"), ("model", "root.", "artifact.", "download.")),
     "hosts": Kind(_("Hosts"), ("host", "runtime", "job.")),
-    "access": Kind(_("Access"), ("login", "logout", "token", "user", "password", "first_admin", "profile", "audit")),
+    "access": Kind(
+        _("Access"),
+        ("log", "token", "user", "invite", "session", "password", "first_admin", "profile", "audit"),
+    ),
 }
 
 # {actor} and {target} become bold names; a translation may put them in any order.
@@ -46,6 +49,18 @@ SENTENCES: dict[str, Any] = {
     "first_admin.link_made": _("{actor} made the link for the first admin"),
     "first_admin.created": _("{target} became the first admin"),
     "user.created": _("{actor} made the account {target}"),
+    "user.joined": _("{target} accepted an invitation"),
+    "user.role_changed": _("{actor} changed the role of {target}"),
+    "user.disabled": _("{actor} disabled the account of {target}"),
+    "user.enabled": _("{actor} enabled the account of {target} again"),
+    "invite.made": _("{actor} invited {target}"),
+    "invite.replaced": _("{actor} made a new link for the invitation of {target}"),
+    "invite.revoked": _("{actor} took back the invitation for {target}"),
+    "password.link_made": _("{actor} made a link for a new password of {target}"),
+    "password.reset": _("{target} set a new password by a link"),
+    "session.ended": _("{actor} signed {target} out in one browser"),
+    "session.all_ended": _("{actor} signed {target} out everywhere"),
+    "login.unlocked": _("{actor} let everyone try passwords again at once"),
     "token.created": _("{actor} made the token {target}"),
     "token.revoked": _("{actor} revoked the token {target}"),
     "deployment.created": _("{actor} created {target}"),
@@ -139,6 +154,11 @@ NAMES: dict[str, Any] = {
     "revision": _("Settings"),
     "days": _("Days"),
     "owner": _("Owner"),
+    "invited_by": _("Invited by"),
+    "sessions": _("Browsers signed out"),
+    "browser": _("Browser"),
+    "seen_at": _("Last seen at"),
+    "deployments": _("Deployments"),
     "prefix": _("Begins with"),
     "copies": _("Copies"),
 }

@@ -21,6 +21,7 @@ READ = {
     "/deployments/{row}/": ["kind", "part"],
     "/runs/{run}/log": ["offset"],
     "/login": ["next"],
+    "/people/": ["q", "show", "page", "part"],
 }
 DEPLOY = {
     "artifact": "{artifact}", "name": "x1", "host": "", "device": "auto", "gpus": "", "gpu_count": "1",
@@ -34,7 +35,10 @@ WRITE = {
     "/models/folders/{host}/remove": {"path": "/x"},
     "/models/scan": {"host": "{host}", "model": "1"},
     "/hosts/{host}/engines/new": {"executable": "/x"},
-    "/account/tokens": {"name": "n", "days": "3"},
+    "/account/tokens": {"name": "n", "days": "3", "scope": "door", "deployments": "{row}"},
+    "/account/look": {"language": "en", "theme": "dark"},
+    "/people/invite": {"label": "x", "role": "viewer"},
+    "/people/{person}/role": {"role": "viewer"},
     "/preferences": {"theme": "dark", "language": "en", "next": "/"},
 }
 
@@ -53,7 +57,8 @@ def names() -> dict[str, Any]:
     row = builders.make_deployment(copy, state="ready")
     run = builders.make_run(row, copy)
     builders.ready(row, run)
-    return {"host": host.pk, "artifact": copy.artifact_id, "row": row.pk, "run": run.pk}
+    person = User.objects.create_user(username="somebody")
+    return {"host": host.pk, "artifact": copy.artifact_id, "row": row.pk, "run": run.pk, "person": person.pk}
 
 
 @pytest.fixture
