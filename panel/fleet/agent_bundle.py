@@ -50,9 +50,13 @@ def names() -> Iterator[str]:
             yield path.relative_to(root).as_posix()
 
 
+def lock_text() -> str:
+    return (settings.BASE_DIR / "requirements.lock").read_text(encoding="utf-8")
+
+
 def requirements() -> str:
     """The agent's locked packages, with hashes, as pip reads them."""
-    return lock.select(lock.read((settings.BASE_DIR / "requirements.lock").read_text(encoding="utf-8")), ["agent"])
+    return lock.select(lock.read(lock_text()), ["agent"])
 
 
 @cache

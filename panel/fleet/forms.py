@@ -14,3 +14,12 @@ class EngineForm(forms.Form):
             attrs={"placeholder": "/opt/vllm/bin/vllm", "autocomplete": "off", "spellcheck": "false"}
         ),
     )
+
+
+class JoinForm(forms.Form):
+    """A name for a machine that will join. `taken` is the host of that name, when there is one."""
+
+    host_name = forms.CharField(label=_("Name of the host"), max_length=64, required=False)
+    again = forms.BooleanField(label=_("It is that machine, or takes its place: give it a new key"), required=False)
+
+    taken = None
