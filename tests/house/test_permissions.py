@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django.utils import timezone
 
 from panel.accounts.models import User
 from panel.accounts.services import create_token
 from panel.accounts.tokens import find_token
 from panel.audit.models import Event
 from panel.fleet import services, wire
-from panel.fleet.models import Host, Job
+from panel.fleet.models import Host, Job, JoinCode
 from tests.deployments import builders
 
 pytestmark = pytest.mark.django_db
@@ -55,6 +56,13 @@ TABLE: dict[str, tuple[str, str]] = {
     "models/<int:pk>/code": (NOBODY, "admin"),
     "hosts/": ("viewer", NOBODY),
     "hosts/live": ("viewer", NOBODY),
+    "hosts/new": ("admin", "admin"),
+    "hosts/codes/<int:pk>/": ("admin", NOBODY),
+    "hosts/codes/<int:pk>/revoke": (NOBODY, "admin"),
+    "join/berth-join.sh": (ANYONE, NOBODY),
+    "join/agent.zip": (ANYONE, NOBODY),
+    "join/wheels/<str:tag>": (ANYONE, NOBODY),
+    "join/wheels/<str:tag>/<str:name>": (ANYONE, NOBODY),
     "hosts/<int:pk>/engines/find": (NOBODY, "admin"),
     "hosts/<int:pk>/engines/new": ("admin", "admin"),
     "runtimes/": ("viewer", NOBODY),
@@ -99,6 +107,9 @@ TABLE: dict[str, tuple[str, str]] = {
 # The agents' line has its own key, the host token: no session opens it, and no CSRF token is asked for.
 LINK = {
     "agent/v1/join": "POST",
+    "agent/v1/hello": "GET",
+    "agent/v1/leave": "POST",
+    "agent/v1/script": "GET",
     "agent/v1/work": "GET",
     "agent/v1/report": "POST",
     "agent/v1/jobs/<uuid:job_id>/log": "POST",
@@ -135,7 +146,10 @@ def world() -> dict[str, str]:
         "deployments/<int:pk>": str(row.pk),
         "models/folders/<int:pk>": str(host.pk),
         "models/<int:pk>": str(copy.artifact.model_id),
+        "hosts/codes/<int:pk>": str(JoinCode.objects.create(code_hash="x", expires_at=timezone.now()).pk),
         "hosts/<int:pk>": str(host.pk),
+        "<str:tag>/<str:name>": "cp311-x86_64/none.whl",
+        "<str:tag>": "cp311-x86_64",
         "account/tokens/<int:pk>": "1",
         "account/sessions/<uuid:number>": str(uuid.uuid4()),
         "people/invitations/<int:pk>": "1",
