@@ -8,6 +8,13 @@ from django.db.models import F, Q
 from panel.core.models import TimeStamped
 
 
+class KnownHosts(models.Manager["Host"]):
+    """All hosts but those that were forgotten: they are nobody's business except that of their runs' history."""
+
+    def get_queryset(self) -> models.QuerySet["Host"]:
+        return super().get_queryset().filter(forgotten_at=None)
+
+
 class Host(TimeStamped):
     """A machine with an agent. Only the agent's report changes the measured fields.
 
@@ -41,6 +48,9 @@ class Host(TimeStamped):
     door_keys = models.BinaryField(null=True)  # sealed: the panel's keys for that door, the newest first
     forgotten_at = models.DateTimeField(null=True)
 
+    objects = KnownHosts()
+    everyone = models.Manager["Host"]()
+
     class Meta:
         constraints = [
             models.UniqueConstraint(
@@ -49,7 +59,7 @@ class Host(TimeStamped):
             models.CheckConstraint(
                 name="host_ram_not_overcommitted",
                 condition=Q(ram_reserved_mib__lte=F("ram_total_mib")) | Q(ram_reserved_mib=0),
-            )
+            ),
         ]
         ordering = ["name"]
 
@@ -163,7 +173,7 @@ class InstallState(models.TextChoices):
 
 
 class RuntimeInstall(TimeStamped):
-    """One engine that an admin had Berth install. `job` is the newest try; `name` the folder on the host.
+    """One engine that an admin had Berth install. `job` is the newest try; `name` becomes the folder's on the host.
 
     `steps` is a list of {code, start, end, done, total, note} (Unix seconds, the panel's clock). After `deadline_at` the
     try is ended and said to have failed, so that nothing is "installing" for ever.
@@ -191,7 +201,7 @@ class RuntimeInstall(TimeStamped):
     class Meta:
         constraints = [
             models.CheckConstraint(name="install_state_known", condition=Q(state__in=InstallState.values)),
-            # Two that install into one folder would break each other.
+            # What goes on at the same time on a host has names of its own.
             models.UniqueConstraint(
                 fields=["host", "name"],
                 condition=Q(state__in=["waiting", "running", "cancelling"]),

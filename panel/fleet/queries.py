@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -44,13 +44,28 @@ class GpuView:
 
 
 @dataclass(frozen=True)
+class Running:
+    """One engine run that should be on the host: its name for people, its state and what it uses (MiB)."""
+
+    label: Label
+    state: str
+    since: datetime | None
+    ram_mib: int
+    gpu_mib: int
+
+
+@dataclass(frozen=True)
 class HostView:
     host: Host
     gpus: list[GpuView]
     runtimes: list[Runtime]
     searching: bool  # a search for engines is under way
-    jobs: list[Label]  # engine runs of ours that should be on the host
+    runs: list[Running]  # engine runs of ours that should be on the host
     silent: bool  # no contact: lost, or it never called
+
+    @property
+    def jobs(self) -> list[Label]:
+        return [run.label for run in self.runs]
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -79,6 +94,22 @@ def host(pk: int) -> Host:
     return row
 
 
+def gpu(pk: int) -> Gpu:
+    """A GPU of a host that is known. Raises NotFound."""
+    row = Gpu.objects.select_related("host").filter(pk=pk, host__forgotten_at=None).first()
+    if row is None:
+        raise NotFound
+    return row
+
+
+def host_view(pk: int) -> HostView:
+    """One host with everything its page shows; also one that was forgotten. Raises NotFound."""
+    found = views(whole(Host.everyone.filter(pk=pk)))
+    if not found:
+        raise NotFound
+    return found[0]
+
+
 def hosts() -> list[HostView]:
     """All hosts, the lost ones first."""
     return views(whole(Host.objects.order_by(F("lost_at").desc(nulls_last=True), "name")))
@@ -89,7 +120,7 @@ def whole(rows: QuerySet[Host]) -> QuerySet[Host]:
     return rows.prefetch_related(
         Prefetch("gpus", Gpu.objects.filter(present=True).order_by("index")),
         Prefetch("runtimes", Runtime.objects.order_by("engine", "-version", "executable")),
-        Prefetch("jobs", Job.objects.filter(open=True).only("id", "host_id", "kind", "state", "desired")),
+        Prefetch("jobs", Job.objects.filter(open=True).only("id", "host_id", "kind", "state", "desired", "status")),
     )
 
 
@@ -138,8 +169,20 @@ def _view(row: Host, names: dict[uuid.UUID, Label]) -> HostView:
         gpus=[_gpu(gpu, names) for gpu in row.gpus.all()],
         runtimes=list(row.runtimes.all()),
         searching=any(job.kind == "runtimes" and job.state not in ("ended", "refused") for job in open_jobs),
-        jobs=[names.get(job.pk, Label(str(job.pk)[:8])) for job in running],
+        runs=[_running(job, names) for job in running],
         silent=row.last_seen_at is None or row.lost_at is not None or _overdue(row),
+    )
+
+
+def _running(job: Job, names: dict[uuid.UUID, Label]) -> Running:
+    status = job.status
+    started = status.get("started_at")
+    return Running(
+        label=names.get(job.pk, Label(str(job.pk)[:8])),
+        state=job.state,
+        since=datetime.fromtimestamp(started, UTC) if started else None,
+        ram_mib=int(status.get("rss_mib") or 0),
+        gpu_mib=int(status.get("gpu_used_mib") or 0),
     )
 
 

@@ -88,6 +88,8 @@ def own_address(panel: str) -> str:
     """The address of this machine on the way to the panel; "" when there is no way. Nothing is sent."""
     parts = urlsplit(panel)
     with contextlib.suppress(OSError):
+        if not parts.hostname:
+            return ""
         found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM)
         for family, kind, protocol, _name, address in found:
             with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as sock:
