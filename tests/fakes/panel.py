@@ -60,6 +60,7 @@ class FakePanel:
         self.polled_revs: list[int] = []
         self.fault: Callable[[str], int | str | None] = lambda path: None
         self.join_code = ""
+        self.door: dict[str, Any] | None = None  # wire.DoorOrder of the work
         handler = type("Handler", (_Handler,), {"panel": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
@@ -87,6 +88,11 @@ class FakePanel:
     def stop(self, job_id: str, grace_s: float = 5.0) -> None:
         self.set({**self.orders, job_id: {**self.orders[job_id], "desired": "stop", "grace_s": grace_s}})
 
+    def want_door(self, *accepts: str) -> None:
+        """Order a door that takes keys of these hashes; none at all: no door."""
+        self.door = {"accepts": list(accepts)} if accepts else None
+        self.set(self.orders)
+
     def drop(self, job_id: str) -> None:
         """Leave a job out of the work."""
         self.set({key: value for key, value in self.orders.items() if key != job_id})
@@ -98,7 +104,7 @@ class FakePanel:
             self.changed.notify_all()
 
     def work(self) -> dict[str, Any]:
-        return {"wire": wire.WIRE_VERSION, "rev": self.rev, "jobs": list(self.orders.values())}
+        return {"wire": wire.WIRE_VERSION, "rev": self.rev, "jobs": list(self.orders.values()), "door": self.door}
 
     # --- what a test waits for --------------------------------------------------------------------------------------
 
