@@ -248,6 +248,7 @@ class JobStatus(Message):
     log_size: int = 0  # bytes written so far (holes count)
     log_hole: tuple[int, int] | None = None  # [from, to) that the disk bound removed
     last_output_at: float | None = None
+    progress: Progress | None = None  # of an install
 
 
 class DoorFacts(Message):

@@ -79,7 +79,7 @@ class FakePanel:
 
     # --- what a test says -------------------------------------------------------------------------------------------
 
-    def order(self, task: wire.EngineTask | wire.ScanTask | wire.RuntimesTask, **more: Any) -> str:
+    def order(self, task: wire.AnyTask, **more: Any) -> str:
         """Order a job; returns its id."""
         job_id = more.pop("id", None) or str(uuid.uuid4())
         self.set({**self.orders, job_id: {"id": job_id, "task": task.model_dump(), **more}})

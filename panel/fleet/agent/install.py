@@ -190,10 +190,13 @@ class Installer:
                 return plan
             self.teller.say("The folder of wheels does not hold the tested list; planning with what it holds.")
         with tempfile.TemporaryDirectory(dir=downloads, prefix="plan-") as scratch:
-            python = host.planning_python(base, self.managed, self.teller)
+            pip = self._tool(base, downloads, Path(scratch))
             if self.request.variant == "cpu":
-                return self._plan_cpu(python, downloads, Path(scratch))
-            return self._plan_cuda(python, downloads, Path(scratch))
+                return self._plan_cpu(pip, downloads, Path(scratch))
+            return self._plan_cuda(pip, downloads, Path(scratch))
+
+    def _tool(self, base: str, downloads: Path, scratch: Path) -> list[str]:
+        return host.pip_tool(base, self.managed, self.teller, self._pip_env(downloads, scratch))
 
     @staticmethod
     def _holds(folder: Path, plan: Plan) -> bool:
@@ -204,22 +207,20 @@ class Installer:
         missing = [name for name, version in found if (plans.canonical(name), version) not in there]
         return len(found) - len(missing) >= plan.count
 
-    def _report(self, python: str, wanted: list[str], downloads: Path, scratch: Path, *more: str) -> dict[str, Any]:
+    def _report(self, pip: list[str], wanted: list[str], downloads: Path, scratch: Path, *more: str) -> dict[str, Any]:
         """pip's plan for these requirements; from metadata, where the package source serves it."""
         listed, report = scratch / "wanted.txt", scratch / "report.json"
         listed.write_text("".join(f"{line}\n" for line in wanted), encoding="utf-8")
-        argv = [python, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--progress-bar", "off", *more]
+        argv = [*pip, "install", "--dry-run", "--ignore-installed", "--progress-bar", "off", *more]
         argv += ["--report", str(report), "-r", str(listed)]
-        # Debian's pip refuses to plan in the system's Python; nothing is written there.
-        env = self._pip_env(downloads, scratch) | {"PIP_BREAK_SYSTEM_PACKAGES": "1"}
-        code, output = run(argv, self.teller, env=env, timeout_s=PLAN_TIMEOUT_S)
+        code, output = run(argv, self.teller, env=self._pip_env(downloads, scratch), timeout_s=PLAN_TIMEOUT_S)
         if code != 0:
             raise explain_pip_failure(output, self.log)
         found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
         return found
 
-    def _engine(self, python: str, downloads: Path, scratch: Path) -> tuple[dict[str, Any], str]:
-        report = self._report(python, [plans.wanted(self.request)], downloads, scratch, "--no-deps")
+    def _engine(self, pip: list[str], downloads: Path, scratch: Path) -> tuple[dict[str, Any], str]:
+        report = self._report(pip, [plans.wanted(self.request)], downloads, scratch, "--no-deps")
         version = plans.packages_of(report)[plans.canonical(self.request.distribution)].version
         self.teller.phase("checking", note=f"{self.request.distribution} {version}")
         if self.request.version == "nightly" and not plans.PRE_RELEASE.search(version):
@@ -231,14 +232,14 @@ class Installer:
             )
         return report, version
 
-    def _plan_cpu(self, python: str, downloads: Path, scratch: Path) -> Plan:
-        engine, _version = self._engine(python, downloads, scratch)
+    def _plan_cpu(self, pip: list[str], downloads: Path, scratch: Path) -> Plan:
+        engine, _version = self._engine(pip, downloads, scratch)
         requires = plans.requires_of(engine, self.request.distribution)
         torch = plans.cpu_torch(requires)
         if not requires:
             return plans.plan_of(self.request, engine)
         try:
-            rest = self._report(python, plans.cpu_dependencies(requires), downloads, scratch)
+            rest = self._report(pip, plans.cpu_dependencies(requires), downloads, scratch)
         except SetupProblem as exc:
             if exc.code == "no_such_version" and str(exc.params["package"]).startswith("torch=="):
                 raise no_cpu_torch(torch) from exc
@@ -248,14 +249,14 @@ class Installer:
             raise no_cpu_torch(torch or plan.torch)
         return plan
 
-    def _plan_cuda(self, python: str, downloads: Path, scratch: Path) -> Plan:
-        _engine, version = self._engine(python, downloads, scratch)
+    def _plan_cuda(self, pip: list[str], downloads: Path, scratch: Path) -> Plan:
+        _engine, version = self._engine(pip, downloads, scratch)
         wanted = [f"{self.request.distribution}=={version}"]
         wanted += [plans.FLASHINFER] if "flashinfer" in self.request.extras else []
-        plan = plans.plan_of(self.request, self._report(python, wanted, downloads, scratch))
+        plan = plans.plan_of(self.request, self._report(pip, wanted, downloads, scratch))
         if plans.is_cpu_torch(plan.torch):  # a source for CPU builds is configured too; its local version wins
             wanted.append(f"torch!={plan.torch}")
-            plan = plans.plan_of(self.request, self._report(python, wanted, downloads, scratch))
+            plan = plans.plan_of(self.request, self._report(pip, wanted, downloads, scratch))
         return plan
 
     # --- building ---------------------------------------------------------------------------------------------------
@@ -281,9 +282,10 @@ class Installer:
         scratch.mkdir()
         listed = scratch / "packages.txt"
         listed.write_text(plan.requirements, encoding="utf-8")
-        raw = host.pip_version(str(python)) >= host.RAW_PROGRESS_PIP
-        pip = [str(python), "-m", "pip", "install", "--no-deps", "--progress-bar", "raw" if raw else "off"]
         env = self._pip_env(downloads, scratch)
+        tool = self._tool(base, downloads, scratch)
+        bar = "raw" if host.pip_version(tool[0]) >= host.GOOD_PIP else "off"
+        pip = [*tool, "--python", str(python), "install", "--no-deps", "--progress-bar", bar]
         counter = Counter(self.teller, plan.count)
         for first in plan.first:
             self._pip([*pip, first], env, counter, lock)

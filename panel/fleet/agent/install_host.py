@@ -7,17 +7,17 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from panel.fleet.agent.install_pip import Teller, run
 from panel.fleet.agent.install_plan import PYTHONS
 from panel.fleet.agent.provision import SetupProblem, clean_env, locked
 
-PLANNING_PIP = (22, 2)  # the first with `--dry-run --report`
-RAW_PROGRESS_PIP = (24, 1)
+OLDEST_PIP = (22, 3)  # the first with `--dry-run --report` and `--python`
+GOOD_PIP = (24, 1)  # plans from metadata alone, and counts bytes with `--progress-bar raw`
 VENV_TIMEOUT_S = 300.0
-TOOL = ".pip"  # venvs with a newer pip, for hosts whose own one is too old or absent
+TOOL = ".pip"
 
 
 def check_cpu(system: str, machine: str, cpuinfo: str) -> None:
@@ -127,28 +127,33 @@ def pip_version(python: str) -> tuple[int, int]:
     return (int(found.group(1)), int(found.group(2))) if found and done.returncode == 0 else (0, 0)
 
 
-def planning_python(base: str, managed: Path, teller: Teller) -> str:
-    """A Python of the same version whose pip can plan without installing: this one, else a venv made once for it."""
-    if pip_version(base) >= PLANNING_PIP:
-        return base
+def pip_tool(base: str, managed: Path, teller: Teller, env: Mapping[str, str]) -> list[str]:
+    """The command of a pip for this version of Python, in a venv of its own that is made once.
+
+    Where a package source has a newer pip it is taken: an older one fetches whole wheels to plan, and tells less.
+    """
     version = ".".join(map(str, ask_python(base)[0] or ()))
     folder = managed / TOOL / version
+    python = str(folder / "bin" / "python")
     with locked(managed, f"pip-{version}", wait_s=600):
-        python = folder / "bin" / "python"
-        if pip_version(str(python)) < PLANNING_PIP:
+        found = pip_version(python)
+        if found == (0, 0):
             shutil.rmtree(folder, ignore_errors=True)
             folder.parent.mkdir(exist_ok=True)
             make_venv(base, folder, teller)
-    found = pip_version(str(python))
-    if found < PLANNING_PIP:
+        if found < GOOD_PIP:
+            newer = [python, "-m", "pip", "install", "--quiet", "--retries", "0", "--upgrade", "pip"]
+            run(newer, teller, env=env, timeout_s=VENV_TIMEOUT_S)  # without it goes too, mostly
+            found = pip_version(python)
+    if found < OLDEST_PIP:
         raise SetupProblem(
             "pip_too_old",
-            f"The pip of Python {version} is {found[0]}.{found[1]}; an install needs 22.2.",
-            "Update pip of this Python, or install a newer Python.",
+            f"The pip of Python {version} is {found[0]}.{found[1]}; an install needs 22.3.",
+            "Install a newer Python, or give pip a package source that has a newer pip.",
             version=f"{found[0]}.{found[1]}",
             python=version,
         )
-    return str(python)
+    return [python, "-m", "pip"]
 
 
 # --- what the CPU wheel lacks -----------------------------------------------------------------------------------------

@@ -320,7 +320,8 @@ def download_commands(
     pip = [python, "-m", "pip", "download", "--only-binary", ":all:", "--dest", folder]
     request = Request(variant=variant, version=version)
     engine = [wanted(request), *([f"torch=={LOCKED_TORCH}"] if request.locked else [])]
-    commands = [[*pip, *engine, *([FLASHINFER] if "flashinfer" in extras else [])]]
+    # A newer pip plans from metadata alone, so it comes along.
+    commands = [[*pip, *engine, "pip", *([FLASHINFER] if "flashinfer" in extras else [])]]
     if "gguf" in extras:
         commands.append([*pip, "--no-deps", GGUF_PLUGIN, GGUF_READER])
     return commands

@@ -76,7 +76,7 @@ def make(folder: Path) -> Path:
         "eos_token_id": 1,
     }
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    tokenizer = {
+    tokenizer: dict[str, object] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
