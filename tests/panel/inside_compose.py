@@ -1,0 +1,423 @@
+"""What docker/compose.yml runs, run as processes: the same commands, settings, names, ports and signals.
+
+test_compose.py starts this file in a network and mount namespace of its own, where `database`, `broker`, `web` and the
+panel's public name are addresses, the checkout is read-only, and 443 is free. PostgreSQL and Valkey are the wheels' ones.
+"""
+
+import contextlib
+import http.client
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from panel.embedded import Postgres, postgres_folders, valkey_binary
+from tests.fakes.make_engine import make_fake_engine, make_fake_model
+from tests.panel.compose import FOLDER, ROOT, Compose, example
+from tests.waiting import until
+
+NAME = "berth.test"
+ADDRESSES = {"database": "172.30.81.2", "broker": "172.30.81.3", "web": "172.30.80.3", NAME: "172.30.80.2"}
+WORK = Path(os.environ.get("BERTH_TEST_FOLDER", "."))
+PROXY = os.environ.get("BERTH_TEST_PROXY", "caddy")
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_network() -> None:
+    """This namespace has no way out; names are those of the set-up and may be looked up."""
+
+
+def run(*argv: str) -> None:
+    subprocess.run(argv, check=True, capture_output=True)
+
+
+class Setup:
+    """The running services, and shortcuts to speak with them as a person does."""
+
+    def __init__(self) -> None:
+        self.compose = Compose({**example(), "BERTH_NAME": NAME, "BERTH_TLS": "files"})
+        self.procs: dict[str, subprocess.Popen[bytes]] = {}
+        self.data, self.certificates = WORK / "data", WORK / "certificates"
+        for folder in (self.data, self.certificates, WORK / "tmp", WORK / "models", WORK / "home"):
+            folder.mkdir()
+        self.binaries = postgres_folders()[max(postgres_folders())]
+        self.pem = self.certificates / "fullchain.pem"
+
+    # --- the place ---
+
+    def network(self) -> None:
+        run("ip", "link", "set", "lo", "up")
+        for address in ADDRESSES.values():
+            run("ip", "address", "add", f"{address}/32", "dev", "lo")
+        hosts = WORK / "hosts"
+        lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in ADDRESSES.items())]
+        hosts.write_text("\n".join(lines) + "\n")
+        run("mount", "--bind", str(hosts), "/etc/hosts")
+        run("mount", "--bind", str(ROOT), str(ROOT))
+        run("mount", "-o", "remount,bind,ro", str(ROOT))
+
+    def certificate(self) -> None:
+        """As docs/install.md has it made."""
+        argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        argv += ["-days", "3650", "-subj", f"/CN={NAME}", "-addext", f"subjectAltName=DNS:{NAME}"]
+        run(*argv, "-keyout", str(self.certificates / "privkey.pem"), "-out", str(self.pem))
+
+    # --- the services ---
+
+    def environment(self, name: str) -> dict[str, str]:
+        path = f"{Path(sys.executable).parent}:{self.binaries}:{os.environ['PATH']}:/usr/sbin"
+        kept = {"PATH": path, "HOME": str(WORK / "home"), "TMPDIR": str(WORK / "tmp"), "LANG": "C.UTF-8"}
+        given = self.compose.service(name).environment
+        return {**kept, **{key: str(self.data) if value == "/data" else value for key, value in given.items()}}
+
+    def spawn(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> None:
+        log = (WORK / f"{name}.log").open("ab")
+        env = self.environment(name) if env is None else env
+        self.procs[name] = subprocess.Popen(
+            argv, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True, stdin=subprocess.DEVNULL
+        )
+
+    def once(self, name: str, argv: list[str], timeout: float = 180) -> str:
+        env = {**self.environment(name), "DJANGO_SETTINGS_MODULE": "panel.settings"}
+        done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout, check=False)
+        assert done.returncode == 0, f"{argv}\n{done.stdout}{done.stderr}\n{self.logs()}"
+        return done.stdout
+
+    def healthy(self, name: str) -> bool:
+        """Its own health check, run as docker would."""
+        argv = self.compose.service(name).health
+        if name == "broker":  # the wheel has no valkey-cli
+            import redis
+
+            with contextlib.suppress(redis.RedisError):
+                return bool(redis.Redis(host="broker", socket_timeout=2).ping())
+            return False
+        if name == "proxy" and PROXY == "nginx":
+            argv = ["sh", "-c", f"exec 3<>/dev/tcp/{ADDRESSES[NAME]}/443"]
+            argv[0] = "bash"
+        return subprocess.run(argv, cwd=ROOT, env=self.environment(name), capture_output=True).returncode == 0
+
+    def database(self) -> None:
+        """The image's start makes this role and this database."""
+        given = self.compose.service("database").environment
+        folder, word = WORK / "postgres", WORK / "password"
+        word.write_text(given["POSTGRES_PASSWORD"])
+        user = Postgres(WORK, WORK).as_user()
+        argv = [*user, str(self.binaries / "initdb"), "-D", str(folder), "-U", given["POSTGRES_USER"], "--no-sync"]
+        run(*argv, "--auth-host=scram-sha-256", "--auth-local=trust", f"--pwfile={word}", "--locale=C", "-E", "UTF8")
+        with (folder / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all all scram-sha-256\n")  # as the image's start does
+        server = [str(self.binaries / "postgres"), "-D", str(folder), "-c", "listen_addresses=*", "-c", "fsync=off"]
+        self.spawn("database", [*user, *server, "-c", f"unix_socket_directories={WORK}"])
+        until(lambda: self.healthy("database"), timeout=30, why="the database answers")
+        psql = [str(self.binaries / "psql"), "-h", str(WORK), "-U", given["POSTGRES_USER"], "postgres", "-c"]
+        run(*psql, f"CREATE DATABASE {given['POSTGRES_DB']}")
+
+    def broker(self) -> None:
+        command = self.compose.service("broker").command
+        image = ["--bind", "*", "--protected-mode", "no", "--dir", str(WORK)]  # the image's own
+        self.spawn("broker", [str(valkey_binary()), *command[1:], *image])
+        until(lambda: self.healthy("broker"), timeout=20, why="the broker answers")
+
+    def proxy(self) -> None:
+        if PROXY == "nginx":
+            return self.nginx()
+        config = WORK / "Caddyfile"
+        text = (FOLDER / "Caddyfile").read_text(encoding="utf-8")
+        config.write_text(text.replace("/certificates/", f"{self.certificates}/"), encoding="utf-8")
+        command = [
+            str(config) if part == "/etc/caddy/Caddyfile" else part for part in self.compose.service("proxy").command
+        ]
+        own = {"XDG_DATA_HOME": str(WORK / "caddy"), "XDG_CONFIG_HOME": str(WORK / "caddy")}
+        self.spawn("proxy", command, {**self.environment("proxy"), **own})
+        return None
+
+    def nginx(self) -> None:
+        """The lines for nginx in docs/install.md, in front of the same services."""
+        page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
+        server = re.search(r"```nginx\n(.*?)```", page, flags=re.DOTALL)
+        assert server
+        text = server[1].replace("127.0.0.1:8080", "web:8080").replace("berth.example.org", NAME)
+        text = re.sub(r"(ssl_certificate(?:_key)?) \S*/(\w+\.pem);", rf"\1 {self.certificates}/\2;", text)
+        config = WORK / "nginx.conf"
+        config.write_text(
+            f"daemon off; user root; pid {WORK}/nginx.pid; error_log stderr; events {{}}\n"
+            f"http {{ access_log off; client_body_temp_path {WORK}/tmp; proxy_temp_path {WORK}/tmp;\n{text}\n}}\n"
+        )
+        self.spawn("proxy", ["nginx", "-c", str(config), "-e", "stderr"])
+
+    def stop(self) -> None:
+        for proc in self.procs.values():
+            if proc.poll() is None:
+                os.killpg(proc.pid, signal.SIGKILL)
+                proc.wait(10)
+        for proc in psutil.process_iter():  # engines belong to shims of their own
+            with contextlib.suppress(psutil.Error, OSError):
+                if proc.environ().get("HOME") == str(WORK / "home") and "BERTH_JOB" in proc.environ():
+                    proc.kill()
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-2500:]}" for log in WORK.glob("*.log"))
+
+    # --- people ---
+
+    def client(self) -> httpx.Client:
+        trusted = ssl.create_default_context(cafile=str(self.pem))
+        return httpx.Client(base_url=f"https://{NAME}", verify=trusted, timeout=20, trust_env=False)
+
+    def shell(self, *lines: str) -> str:
+        """Acts that have pages of their own, which other tests look at."""
+        return self.once("web", [sys.executable, "manage.py", "shell", "--no-imports", "-c", "\n".join(lines)]).strip()
+
+
+@pytest.fixture(scope="module")
+def berth() -> Iterator[Setup]:
+    setup = Setup()
+    setup.network()
+    setup.certificate()
+    try:
+        yield setup
+    finally:
+        setup.stop()
+
+
+@pytest.fixture(scope="module")
+def person(berth: Setup) -> Iterator[httpx.Client]:
+    with berth.client() as client:
+        yield client
+
+
+LINK = f"https://{NAME}/first-admin/"
+ACT = "from panel.accounts.models import User; from panel.accounts.actor import Actor; u = User.objects.get()"
+
+
+def form(client: httpx.Client, path: str, **fields: str) -> httpx.Response:
+    """GET a page, fill in its form, send it, as a browser does."""
+    page = client.get(path)
+    assert page.status_code == 200, page.text
+    word = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page.text)
+    assert word
+    sent = {"csrfmiddlewaretoken": word[1], **fields}
+    return client.post(path, data=sent, headers={"referer": f"https://{NAME}{path}", "origin": f"https://{NAME}"})
+
+
+def test_services_start_in_their_order_and_are_healthy(berth: Setup) -> None:
+    berth.database()
+    berth.broker()
+    said = berth.once("prepare", berth.compose.service("prepare").command)
+    assert LINK in said, said
+    (WORK / "link").write_text(re.search(rf"https://{NAME}(\S+)", said)[1])  # type: ignore[index]  # it stands there
+    for name in ("web", "worker", "probe"):
+        assert not berth.healthy(name), f"the health check of {name} passes without it"
+        berth.spawn(name, berth.compose.service(name).command)
+    for name in ("web", "worker", "probe"):
+        until(lambda name=name: berth.healthy(name), timeout=60, why=f"{name} is healthy\n{berth.logs()}")
+    berth.proxy()
+    until(lambda: berth.healthy("proxy"), timeout=20, why=f"the proxy is healthy\n{berth.logs()}")
+    # a second time nothing is left to do
+    assert "Preparing" not in berth.once("prepare", berth.compose.service("prepare").command)
+
+
+def test_check_deploy_has_nothing_to_say(berth: Setup) -> None:
+    said = berth.once("web", [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"])
+    assert "no issues" in said
+
+
+def test_the_first_admin_comes_in_by_the_link_with_secure_cookies(berth: Setup, person: httpx.Client) -> None:
+    again = berth.once("prepare", berth.compose.service("prepare").command)  # a new link; the older one has ended
+    assert person.get((WORK / "link").read_text()).status_code == 404
+    link = re.search(rf"https://{NAME}(\S+)", again)
+    assert link
+    answer = form(person, link[1], name="ada", password=PASSWORD, again=PASSWORD)
+    assert answer.status_code == 302, answer.text
+    cookies = {one.split("=")[0]: one.lower() for one in answer.headers.get_list("set-cookie")}
+    assert "; secure" in cookies["berth_session"] and "httponly" in cookies["berth_session"]
+    assert person.get("/").status_code == 200
+    assert "max-age" in person.get("/").headers["strict-transport-security"]
+    assert person.get(link[1]).status_code == 409  # there is an admin
+    assert "Create the first admin" not in berth.once("prepare", berth.compose.service("prepare").command)
+
+
+def test_sign_in_works_and_names_the_callers_own_address(berth: Setup) -> None:
+    with berth.client() as other:
+        assert other.get("/", follow_redirects=False).status_code == 302
+        answer = form(other, "/login", name="ada", username="ada", password=PASSWORD)
+        assert answer.status_code == 302, answer.text
+        assert other.get("/").status_code == 200
+    addresses = berth.shell(
+        "from panel.audit.models import Event; print(*Event.objects.values_list('address', flat=True))"
+    )
+    assert ADDRESSES["web"] not in addresses.split(), "the record names the proxy instead of the person"
+
+
+def test_plain_http_is_sent_to_tls_and_strangers_headers_are_not_believed(berth: Setup) -> None:
+    plain = http.client.HTTPConnection(NAME, 80, timeout=10)
+    plain.request("GET", "/login")
+    answer = plain.getresponse()
+    assert answer.status in (301, 308) and answer.headers["location"].startswith(f"https://{NAME}/")
+    past = http.client.HTTPConnection("127.0.0.1", 8080, timeout=10)  # not an address of the proxy's network
+    past.request("GET", "/login", headers={"Host": NAME, "X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.1"})
+    assert past.getresponse().status == 301
+    plain.close()
+    past.close()
+
+
+def test_live_pages_come_through_the_proxy_at_once(berth: Setup, person: httpx.Client) -> None:
+    with person.stream("GET", "/deployments/live", timeout=30) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        lines = stream.iter_lines()
+        assert next(line for line in lines if line) == "event: hello"
+        berth.shell("from panel.core import sse", "assert sse.publish('deployments')")
+        began = time.monotonic()
+        assert next(line for line in lines if line.startswith("event: changed"))
+        assert time.monotonic() - began < 10, "the proxy collects events instead of passing them on"
+
+
+# --- a host from outside --------------------------------------------------------------------------------------------
+def agent(berth: Setup, *args: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "panel.fleet.agent", "--dir", str(WORK / "agent"), *args]
+    return subprocess.run(argv, cwd=ROOT, env=agent_environment(berth), capture_output=True, text=True, timeout=60)
+
+
+def agent_environment(berth: Setup) -> dict[str, str]:
+    plain = {key: value for key, value in berth.environment("proxy").items() if not key.startswith("BERTH_")}
+    return {**plain, "PATH": f"{WORK / 'engines'}:{plain['PATH']}"}
+
+
+def code(berth: Setup) -> str:
+    return berth.shell(
+        ACT, "from panel.fleet.joining import make_code", "print(make_code(Actor.from_user(u), 'gpu-1')[1])"
+    ).split()[-1]
+
+
+def test_an_agent_refuses_to_join_by_plain_http(berth: Setup) -> None:
+    done = agent(berth, "--join", f"http://{NAME}", "--code", "AAAA-BBBB-CCCC")
+    assert done.returncode == 2 and "https" in done.stderr, done.stderr
+    assert not (WORK / "agent" / "token").exists()
+
+
+def test_an_agent_refuses_a_certificate_that_nobody_vouches_for(berth: Setup) -> None:
+    done = agent(berth, "--join", f"https://{NAME}", "--code", "AAAA-BBBB-CCCC")
+    assert done.returncode == 2 and "certificate" in done.stderr.lower(), done.stderr
+
+
+def test_an_agent_joins_by_the_outside_address(berth: Setup) -> None:
+    pin = berth.shell("from panel.fleet.panel_tls import trust", "t = trust()", "print(t.kind, t.pin)").split()
+    assert pin[0] == "pinned", (
+        "the panel sees its own certificate through the proxy, and that no authority stands behind"
+    )
+    done = agent(berth, "--join", f"https://{NAME}", "--pin", pin[1], "--code", code(berth))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "gpu-1"
+    assert agent(berth, "--check").returncode == 0
+
+
+def test_an_engine_there_answers_here_piece_by_piece(berth: Setup) -> None:
+    import json
+
+    make_fake_engine(WORK / "engines")
+    make_fake_model(WORK / "models" / "talks", token_s=0.3, text="one two three four five six seven eight")
+    config = WORK / "agent" / "agent.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "model_roots": [str(WORK / "models")]}))
+    argv = [sys.executable, "-m", "panel.fleet.agent", "--dir", str(WORK / "agent")]
+    berth.spawn("agent", argv, agent_environment(berth))
+    token = berth.shell(*DEPLOY).split()[-1]
+    until(lambda: state(berth) == "ready", timeout=90, why=f"the deployment is ready\n{berth.logs()}")
+    (WORK / "token").write_text(token)
+    body = {"model": "talks", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
+    with berth.client() as client:
+        times = []
+        with client.stream("POST", "/v1/chat/completions", json=body, headers=bearer()) as answer:
+            assert answer.status_code == 200, answer.read()
+            times = [time.monotonic() for line in answer.iter_lines() if line.startswith("data: {")]
+        assert len(times) >= 8
+        assert times[-1] - times[0] > 1.5, "the proxy collected the answer and gave it at the end"
+
+
+DEPLOY = (
+    ACT,
+    "import time",
+    "from deployments import services; from deployments.spec import DeploymentSpec",
+    "from models_catalog.models import Copy; from panel.accounts.services import create_token",
+    "from panel.fleet.models import Runtime",
+    "end = time.monotonic() + 90",
+    "while not (Copy.objects.filter(present=True, path__contains='talks').exists() and Runtime.objects.exists()):",
+    "    assert time.monotonic() < end; time.sleep(0.2)",
+    "copy = Copy.objects.select_related('artifact').get(path__contains='talks')",
+    "spec = DeploymentSpec(artifact_id=copy.artifact_id, device='cpu', kv_cache_gib=1, grace_s=1.0)",
+    "services.create(name='talks', spec=spec, actor=Actor.from_user(u))",
+    "print(create_token(u, 'tests', actor=u)[1])",
+)
+
+
+def state(berth: Setup) -> str:
+    said = berth.shell(
+        "from deployments.models import Deployment", "d = Deployment.objects.get()", "print(d.state, d.reason)"
+    )
+    assert not said.startswith("failed"), said
+    return said.split()[0]
+
+
+def bearer() -> dict[str, str]:
+    return {"authorization": f"Bearer {(WORK / 'token').read_text()}"}
+
+
+def asked(engine: psutil.Process, port: int) -> int:
+    """How many connections this engine answers on."""
+    found: list[Any] = engine.net_connections("tcp")
+    return sum(one.status == psutil.CONN_ESTABLISHED and one.laddr.port == port for one in found)
+
+
+def test_who_leaves_is_not_answered_any_longer(berth: Setup) -> None:
+    """An engine must not go on generating for someone who has left; a proxy can hide that they did."""
+    engines = [
+        proc
+        for proc in psutil.process_iter()
+        if proc.name() not in ("", "sh") and "talks" in " ".join(proc.cmdline()) and "serve" in proc.cmdline()
+    ]
+    ports = {one.laddr.port: proc for proc in engines for one in proc.net_connections("tcp") if one.status == "LISTEN"}
+    assert len(ports) == 1, engines
+    ((port, engine),) = ports.items()
+    until(lambda: not asked(engine, port), timeout=90, why="earlier connections end")
+    body = {"model": "talks", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
+    with berth.client() as client:
+        with client.stream("POST", "/v1/chat/completions", json=body, headers=bearer()) as answer:
+            next(line for line in answer.iter_lines() if line)
+            assert asked(engine, port) == 1
+            left = time.monotonic()
+        until(lambda: not asked(engine, port), timeout=10, why="the engine is left alone")
+        assert time.monotonic() - left < 1.5, "the answer went on to its end"
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+def test_all_end_within_their_grace_while_people_are_there(berth: Setup, person: httpx.Client) -> None:
+    assert berth.procs["agent"].poll() is None
+    with person.stream("GET", "/deployments/live", timeout=30) as stream:
+        next(line for line in stream.iter_lines() if line)
+        for name in ("worker", "probe", "web", "proxy", "broker", "database"):
+            service, proc = berth.compose.service(name), berth.procs[name]
+            assert proc.poll() is None, f"{name} had ended before\n{berth.logs()}"
+            began = time.monotonic()
+            number = getattr(signal, service.signal)
+            # PostgreSQL as root runs below `unshare`, which passes no signal on
+            target = psutil.Process(proc.pid).children() if name == "database" and os.geteuid() == 0 else []
+            (target[0] if target else proc).send_signal(number)
+            try:
+                proc.wait(service.grace_s)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"{name} did not end within {service.grace_s} s\n{berth.logs()}") from None
+            assert time.monotonic() - began < service.grace_s
+    said = "\n".join((WORK / f"{name}.log").read_text(errors="replace") for name in ("web", "worker", "probe"))
+    assert "Traceback" not in said, said
+    assert "Read-only file system" not in said
