@@ -4,7 +4,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_noop as _
-from ninja import Query, Router
+from ninja import Query, Router, Status
 
 from deployments import portable, queries, services
 from deployments.models import Deployment
@@ -28,7 +28,7 @@ ACTED = answers({202: DeploymentOut}, 404, 409)
 
 def reached(request: HttpRequest, deployment_id: int) -> Deployment:
     """The deployment, if it is within what the token reaches. Raises NotFound."""
-    if not request.auth.reaches(deployment_id):  # type: ignore[attr-defined]
+    if not request.auth.reaches(deployment_id):
         raise NotFound
     return queries.one(deployment_id)
 
@@ -46,7 +46,7 @@ def shown(deployment_id: int) -> DeploymentOut:
 )
 def list_deployments(request: HttpRequest, asked: Query[DeploymentFilter]) -> Any:
     rows = queries.listed(text=asked.q)
-    reach = request.auth.deployments  # type: ignore[attr-defined]
+    reach = request.auth.deployments
     if reach is not None:
         rows = rows.filter(pk__in=reach)
     if asked.state:
@@ -65,13 +65,13 @@ def list_deployments(request: HttpRequest, asked: Query[DeploymentFilter]) -> An
 )
 def create_deployment(request: HttpRequest, body: DeploymentIn, response: HttpResponse, key: str = key_header()) -> Any:
     def make() -> DeploymentOut:
-        row = services.create(name=body.name, spec=body.spec, actor=request.auth, start=body.start)  # type: ignore[attr-defined]
+        row = services.create(name=body.name, spec=body.spec, actor=request.auth, start=body.start)
         return shown(row.pk)
 
     made = once(request, response, key, make)
     number = made["id"] if isinstance(made, dict) else made.id
     response["Location"] = f"/api/v1/deployments/{number}"
-    return 201, made
+    return Status(201, made)
 
 
 @router.get(
@@ -98,7 +98,7 @@ def change_deployment(request: HttpRequest, deployment_id: int, body: Deployment
     sent = body.spec.model_dump(mode="json", exclude_unset=True)
     values = {**old.model_dump(mode="json"), **portable.unmasked(sent, row.revision.spec)}
     spec = services.parse_spec(values)
-    services.edit(row, spec=spec, actor=request.auth, base_number=body.revision)  # type: ignore[attr-defined]
+    services.edit(row, spec=spec, actor=request.auth, base_number=body.revision)
     return shown(row.pk)
 
 
@@ -110,8 +110,8 @@ def change_deployment(request: HttpRequest, deployment_id: int, body: Deployment
     description=_("Stops it and takes it off the list. Its runs and logs are kept; the name is free again."),
 )
 def delete_deployment(request: HttpRequest, deployment_id: int) -> Any:
-    services.delete(reached(request, deployment_id), actor=request.auth)  # type: ignore[attr-defined]
-    return 204, None
+    services.delete(reached(request, deployment_id), actor=request.auth)
+    return Status(204, None)
 
 
 # --- start, stop, restart ---------------------------------------------------------------------------------------------
@@ -119,17 +119,17 @@ def delete_deployment(request: HttpRequest, deployment_id: int) -> Any:
 
 @router.post("/deployments/{int:deployment_id}/start", response=ACTED, auth=OPERATE, summary=_("Start"))
 def start_deployment(request: HttpRequest, deployment_id: int) -> Any:
-    services.start(reached(request, deployment_id), actor=request.auth)  # type: ignore[attr-defined]
-    return 202, shown(deployment_id)
+    services.start(reached(request, deployment_id), actor=request.auth)
+    return Status(202, shown(deployment_id))
 
 
 @router.post("/deployments/{int:deployment_id}/stop", response=ACTED, auth=OPERATE, summary=_("Stop"))
 def stop_deployment(request: HttpRequest, deployment_id: int) -> Any:
-    services.stop(reached(request, deployment_id), actor=request.auth)  # type: ignore[attr-defined]
-    return 202, shown(deployment_id)
+    services.stop(reached(request, deployment_id), actor=request.auth)
+    return Status(202, shown(deployment_id))
 
 
 @router.post("/deployments/{int:deployment_id}/restart", response=ACTED, auth=OPERATE, summary=_("Restart"))
 def restart_deployment(request: HttpRequest, deployment_id: int) -> Any:
-    services.restart(reached(request, deployment_id), actor=request.auth)  # type: ignore[attr-defined]
-    return 202, shown(deployment_id)
+    services.restart(reached(request, deployment_id), actor=request.auth)
+    return Status(202, shown(deployment_id))

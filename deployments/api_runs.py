@@ -22,7 +22,7 @@ FILE = "application/yaml"
 
 def _run(request: HttpRequest, run_id: uuid.UUID) -> Run:
     found = queries.run(run_id)
-    if not request.auth.reaches(found.deployment_id):  # type: ignore[attr-defined]
+    if not request.auth.reaches(found.deployment_id):
         raise NotFound
     return found
 
@@ -135,6 +135,6 @@ def export_deployment(request: HttpRequest, deployment_id: int) -> Any:
     tags=["deployments"],
 )
 def apply_file(request: HttpRequest, asked: Query[ApplyFilter]) -> Any:
-    done = portable.apply(request.body, actor=request.auth, dry_run=asked.dry_run)  # type: ignore[attr-defined]
+    done = portable.apply(request.body, actor=request.auth, dry_run=asked.dry_run)
     changed = sum(1 for item in done if item.differs)
     return {"dry_run": asked.dry_run, "changed": changed, "items": [item.as_dict() for item in done]}

@@ -30,7 +30,7 @@ from deployments.yaml_lines import dump as as_yaml
 from panel.accounts.access import require
 from panel.core.errors import Conflict, Invalid, PanelError
 from panel.core.mask import HIDDEN, mask
-from panel.core.validation import sentence
+from panel.core.validation import fields, sentence
 
 MOST_BYTES = 256 << 10
 MOST = 200  # deployments of one file
@@ -170,6 +170,19 @@ def apply(data: bytes, *, actor: Any, dry_run: bool = False) -> list[Applied]:
         return planned
     with transaction.atomic():
         return [_done(item, actor) for item in planned]
+
+
+def create(values: dict[str, Any], *, actor: Any) -> Deployment:
+    """One new deployment of what an entry of a file says. Raises Invalid, also where the name is taken."""
+    try:
+        item = Item.model_validate(values)
+        planned = _plan(item, None, names.Shelf.of([item]))
+    except ValidationError as exc:
+        raise Invalid(fields(exc.errors())) from exc
+    except names.NotThere as exc:
+        raise Invalid({exc.field: exc.text}) from exc
+    require(actor, "deployments.create")
+    return services.create(name=item.name, spec=planned.spec, actor=actor, start=item.running is not False)
 
 
 def _parsed(data: bytes) -> tuple[list[Any], Read]:

@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router, Schema, Status
 
 from models_catalog import queries, services, wording
 from models_catalog.contexts import form_of
@@ -141,8 +141,8 @@ def scan_models(request: HttpRequest, body: ScanIn) -> Any:
         hosts = [host for host in hosts if host.name == body.host]
         if not hosts:
             raise Invalid({"host": gettext("There is no host with this name.")})
-        return 202, {"items": [_scan(hosts[0], request.auth)]}  # type: ignore[attr-defined]
-    return 202, {"items": [_scan(host, request.auth, forgive=True) for host in hosts]}  # type: ignore[attr-defined]
+        return Status(202, {"items": [_scan(hosts[0], request.auth)]})
+    return Status(202, {"items": [_scan(host, request.auth, forgive=True) for host in hosts]})
 
 
 def _scan(host: Host, actor: Any, *, forgive: bool = False) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.translation import gettext_noop as _
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router, Schema, Status
 
 from panel.accounts import services
 from panel.accounts.access import can
@@ -117,7 +117,7 @@ def user_out(row: User) -> dict[str, Any]:
 
 @router.get("/me", response=answers({200: MeOut}), auth=Token(), summary=_("Whose token this is"))
 def get_me(request: HttpRequest) -> Any:
-    actor = request.auth  # type: ignore[attr-defined]
+    actor = request.auth
     reach = None if actor.deployments is None else sorted(actor.deployments)
     names = ("id", "name", "role", "via", "read_only")
     return {**{name: getattr(actor, name) for name in names}, "deployments": reach}
@@ -132,7 +132,7 @@ def _tokens(rows: Iterable[ApiToken]) -> Iterable[dict[str, Any]]:
 
 def _tokens_of(request: HttpRequest, name: str) -> QuerySet[ApiToken]:
     """Those of a person; of others only for an admin, else there are none."""
-    actor = request.auth  # type: ignore[attr-defined]
+    actor = request.auth
     rows = ApiToken.objects.select_related("user")
     if not name or name == actor.name:
         return rows.filter(user_id=actor.id)
@@ -160,7 +160,7 @@ def list_tokens(request: HttpRequest, asked: Query[TokenFilter]) -> Any:
     description=_("For yourself. The answer is the only time that the token is shown."),
 )
 def create_token(request: HttpRequest, body: TokenIn, response: HttpResponse, key: str = key_header()) -> Any:
-    actor = request.auth  # type: ignore[attr-defined]
+    actor = request.auth
 
     def make() -> NewTokenOut:
         row, plaintext = services.create_token(
@@ -168,7 +168,7 @@ def create_token(request: HttpRequest, body: TokenIn, response: HttpResponse, ke
         )
         return NewTokenOut(**token_out(row), token=plaintext)
 
-    return 201, once(request, response, key, make, secrets=["token"])
+    return Status(201, once(request, response, key, make, secrets=["token"]))
 
 
 @router.delete(
@@ -179,12 +179,12 @@ def create_token(request: HttpRequest, body: TokenIn, response: HttpResponse, ke
     description=_("For good; one that was revoked before stays so. Tokens of others: admins."),
 )
 def revoke_token(request: HttpRequest, token_id: int) -> Any:
-    actor = request.auth  # type: ignore[attr-defined]
+    actor = request.auth
     row = ApiToken.objects.select_related("user").filter(pk=token_id).first()
     if row is None or (row.user_id != actor.id and not can(actor, "tokens.manage")):
         raise NotFound
     services.revoke_token(row, actor=actor)
-    return 204, None
+    return Status(204, None)
 
 
 # --- people -----------------------------------------------------------------------------------------------------------

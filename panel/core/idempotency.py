@@ -52,7 +52,7 @@ def once(
         return make()
     if not (key.isascii() and key.isprintable() and len(key) <= LONGEST):
         raise Invalid({"Idempotency-Key": _("Use up to 100 visible characters of ASCII.")})
-    owner = request.auth.id or 0  # type: ignore[attr-defined]  # put there by the operation's lock
+    owner = request.auth.id or 0  # put there by the operation's lock
     rows = IdempotencyKey.objects.filter(owner_id=owner, key=key)
     rows.filter(created_at__lt=timezone.now() - KEPT).delete()
     digest = _digest(request)

@@ -1,0 +1,29 @@
+"""Prints deployments as YAML."""
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from deployments import portable, queries
+from deployments.yaml_lines import read
+from panel.management.shell import ShellCommand, named
+
+
+class Command(ShellCommand):
+    help = "Print deployments as YAML, with names instead of numbers and without secrets; `apply` reads it."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("names", nargs="*", metavar="name", help="without names: all")
+        parser.add_argument("--output", "-o", type=Path, help="write to this file")
+
+    def run(self, options: dict[str, Any]) -> None:
+        rows = [named(name) for name in options["names"]] or list(queries.listed())
+        text = portable.dump(rows)
+        if options["output"] is not None:
+            options["output"].write_text(text, encoding="utf-8")
+        elif self.as_json:
+            self.write_json(read(text).value)
+        else:
+            self.stdout.write(text, ending="")
