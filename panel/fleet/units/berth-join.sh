@@ -17,7 +17,8 @@
 #   3. makes a virtual environment for it; each package is compared with a SHA-256 that came with the agent
 #   4. joins with CODE: the panel gives a key for this host, which is written to DIR/agent/token (mode 0600)
 #   5. starts the agent, with systemd where there is one
-# It changes nothing outside DIR except the service's file and the link "berth-agent"; --remove takes all of it away.
+# It changes nothing outside DIR except the service's file and, for the usual DIR, the link "berth-agent"; --remove takes all
+# of it away.
 set -eu
 umask 077
 
@@ -51,9 +52,8 @@ while [ $# -gt 0 ]; do
   shift
 done
 ME=$(id -u)
-if [ -z "$DIR" ]; then
-  if [ "$ME" = 0 ]; then DIR=/var/lib/berth-agent; else DIR=${XDG_DATA_HOME:-$HOME/.local/share}/berth-agent; fi
-fi
+if [ "$ME" = 0 ]; then USUAL=/var/lib/berth-agent; else USUAL=${XDG_DATA_HOME:-$HOME/.local/share}/berth-agent; fi
+DIR=${DIR:-$USUAL}
 case "$DIR" in
   *[!A-Za-z0-9_./+@:,-]*) fail "the folder's name may hold letters, digits and _ . / + @ : , - only: $DIR" ;;
   /*) ;;
@@ -275,7 +275,7 @@ COMMAND
   chmod 0755 "$DIR/berth-agent.new"
   mv "$DIR/berth-agent.new" "$DIR/berth-agent"
   case "$0" in "$DIR/berth-join.sh") ;; *) cp "$0" "$DIR/berth-join.sh.new"; mv "$DIR/berth-join.sh.new" "$DIR/berth-join.sh" ;; esac
-  if mkdir -p "$(dirname "$LINK")" 2>/dev/null && { [ ! -e "$LINK" ] || [ -L "$LINK" ]; }; then
+  if [ "$DIR" = "$USUAL" ] && mkdir -p "$(dirname "$LINK")" 2>/dev/null && { [ ! -e "$LINK" ] || [ -L "$LINK" ]; }; then
     ln -sf "$DIR/berth-agent" "$LINK" || true
   fi
 }
