@@ -35,10 +35,11 @@ def describe(request: HttpRequest, since: datetime | None = None) -> None:
     if session.session_key is None:
         session.save()
     now = timezone.now()
+    whose = request.user.pk  # Django writes it down only with the answer
     PersonSession.objects.filter(pk=session.session_key).update(
-        address=address_of(request), agent=_agent(request), since=since or now, last_seen_at=now
+        user=whose, address=address_of(request), agent=_agent(request), since=since or now, last_seen_at=now
     )
-    User.objects.filter(pk=request.user.pk).update(last_seen_at=now)
+    User.objects.filter(pk=whose).update(last_seen_at=now)
 
 
 def note_seen(request: HttpRequest) -> None:

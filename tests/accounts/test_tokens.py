@@ -17,6 +17,7 @@ from panel.accounts.models import ApiToken, User
 from panel.accounts.signals import tokens_changed
 from panel.audit.models import Event
 from panel.core.errors import Denied, Invalid
+from tests.deployments import builders
 
 pytestmark = pytest.mark.django_db
 Browser = Callable[..., Client]
@@ -213,3 +214,95 @@ def test_from_the_shell(people: dict[str, User]) -> None:
     for wrong in (("create", "nobody", "x"), ("revoke", "999999"), ("create", "viewer-1", "")):
         with pytest.raises(CommandError):
             run(*wrong)
+
+
+# --- what a token may, and what it reaches ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(db: None) -> tuple[Any, Any]:
+    copy = builders.make_copy(builders.make_host())
+    return builders.make_deployment(copy, name="chat"), builders.make_deployment(copy, name="search")
+
+
+@pytest.mark.parametrize(
+    ("scope", "example"),
+    [("door", "/v1/models"), ("api:read", "/api/v1/deployments"), ("api:write", "curl -X POST")],
+)
+def test_a_scope_is_chosen_and_the_example_fits(browser: Browser, scope: str, example: str) -> None:
+    answer = browser("viewer").post("/account/tokens", {"name": "ci", "days": "", "scope": scope, "deployments": []})
+    token = ApiToken.objects.get()
+    assert (token.scope, token.deployment_ids, token.expires_at) == (scope, None, None)
+    text = answer.context["example"]
+    assert example in text and "$BERTH_API_KEY" in text and "berth_" not in text.replace("berth_api", "")
+    assert token.get_scope_display() in browser("viewer").get("/account").content.decode()
+
+
+def test_ticks_limit_it_to_some_deployments(browser: Browser, two: tuple[Any, Any]) -> None:
+    chat, search = two
+    client = browser("operator")
+    page = client.get("/account").content.decode()
+    assert all(f'value="{row.pk}"' in page for row in two)
+    answer = client.post(
+        "/account/tokens", {"name": "ci", "scope": "api:write", "deployments": [str(chat.pk)]}, headers=HTMX
+    )
+    token = ApiToken.objects.get()
+    assert token.deployment_ids == [chat.pk]
+    assert (
+        "for chat alone" in answer.content.decode() and f"/deployments/{chat.pk}/restart" in answer.context["example"]
+    )
+    assert "only chat" in client.get("/account").content.decode()
+    assert Event.objects.get().facts["deployments"] == ["chat"]
+    type(chat).objects.filter(pk=chat.pk).update(deleted_at=timezone.now())
+    assert "only one that was deleted" in client.get("/account").content.decode()
+    again = client.post("/account/tokens", {"name": "x", "scope": "door", "deployments": [str(chat.pk)]}, headers=HTMX)
+    assert again.status_code == 422 and search.name in again.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [([], 422), ([999_999], 422), (["x"], 422), ([{"a": 1}], 422), ("chat", 422), (None, 201), ("both", 201)],
+)
+def test_limits_as_json(browser: Browser, two: tuple[Any, Any], sent: Any, status: int) -> None:
+    ids = [row.pk for row in two]
+    body = {"name": "ci", "deployments": ids if sent == "both" else sent}
+    answer = browser("viewer").post("/account/tokens", json.dumps(body), "application/json", headers=JSON)
+    assert answer.status_code == status
+    if status == 201:
+        assert answer.json()["deployments"] == (ids if sent else None)
+    assert ApiToken.objects.count() == (status == 201)
+
+
+@pytest.mark.parametrize("ids", [[], [999_999], list(range(1, 300))])
+def test_the_service_refuses_impossible_limits(people: dict[str, User], two: tuple[Any, Any], ids: list[int]) -> None:
+    with pytest.raises(Invalid) as caught:
+        services.create_token(people["viewer"], "x", actor=people["viewer"], deployment_ids=ids)
+    assert list(caught.value.fields) == ["deployments"]
+
+
+def test_an_admin_sees_and_revokes_those_of_others(browser: Browser, people: dict[str, User]) -> None:
+    token, plain = services.create_token(people["viewer"], "nightly", actor=people["viewer"], scope="api:read")
+    mine, kept = services.create_token(people["operator"], "other", actor=people["operator"])
+    url = f"/people/{people['viewer'].pk}"
+    page = browser("admin").get(url + "/").content.decode()
+    assert "nightly" in page and token.prefix in page and "other" not in page
+    assert browser("admin").post(f"{url}/tokens/{mine.pk}/revoke").status_code == 404  # not this person's
+    answer = browser("admin").post(f"{url}/tokens/{token.pk}/revoke", headers=HTMX)
+    assert answer.status_code == 200 and "revoked" in answer.content.decode() and "<html" not in answer.content.decode()
+    assert tokens.find_token(plain) is None and tokens.find_token(kept)
+    event = Event.objects.get(verb="token.revoked")
+    assert (event.actor, event.facts["owner"]) == ("admin-1", "viewer-1")
+
+
+def test_scopes_and_deployments_from_the_shell(people: dict[str, User], two: tuple[Any, Any]) -> None:
+    chat, search = two
+    plain = run(
+        "create", "viewer-1", "ci", "--scope", "api:read", "--deployment", "search", "--deployment", "chat"
+    ).strip()
+    token = tokens.find_token(plain)
+    assert token and (token.scope, token.deployment_ids) == ("api:read", sorted([chat.pk, search.pk]))
+    assert json.loads(run("list", "--json"))[0]["deployments"] == sorted([chat.pk, search.pk])
+    with pytest.raises(CommandError, match="no deployment"):
+        run("create", "viewer-1", "ci", "--deployment", "nothing")
+    with pytest.raises(CommandError):
+        run("create", "viewer-1", "ci", "--scope", "root")
