@@ -19,7 +19,7 @@ from deployments.models import Deployment, Run
 from deployments.moves import move
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
-from deployments.steps import retry_delay
+from deployments.steps import HOST_RESTARTED, retry_delay
 from panel.core import sse
 from panel.core.claims import Claim
 from panel.core.crypto import seal
@@ -29,6 +29,7 @@ from panel.fleet import services as fleet
 log = logging.getLogger(__name__)
 
 QUEUE_LOOK_S = 15.0  # how often a waiting deployment looks for room when nothing tells it to
+RESTARTS, RESTARTS_IN = 3, timedelta(hours=1)  # of a machine: more in that time may be this deployment's doing
 GOOD_RUN = timedelta(minutes=10)  # a run that was ready this long makes earlier failures forgotten
 READ_BYTES = 4 << 20  # log bytes parsed in one step
 
@@ -73,6 +74,9 @@ def place(claim: Claim, row: Deployment) -> None:
 def _new_run(row: Deployment, check: preflight.Check) -> Run:
     last = row.runs.aggregate(n=Max("number"))["n"] or 0
     asked = row.restart_asked > row.restart_done
+    cause = "person" if asked or last == 0 or row.attempts == 0 else "restart_policy"
+    if not asked and row.run is not None and row.run.reason.get("code") == HOST_RESTARTED:
+        cause = HOST_RESTARTED
     return Run.objects.create(
         deployment=row,
         revision=row.revision,
@@ -87,7 +91,7 @@ def _new_run(row: Deployment, check: preflight.Check) -> Run:
         started_by=row.wanted_by or "system",
         started_by_id=row.wanted_by_id,
         detail=0 < row.detail_asked == row.restart_asked,
-        cause="person" if asked or last == 0 or row.attempts == 0 else "restart_policy",
+        cause=cause,
     )
 
 
@@ -224,6 +228,17 @@ def _still_ours(claim: Claim, row: Deployment) -> None:
         raise LeaseLost
 
 
+def restarted(status: dict[str, Any]) -> bool:
+    """Whether the host says that its own restart ended the process."""
+    return (status.get("refusal") or {}).get("code") == HOST_RESTARTED
+
+
+def restarts_too_often(run: Run, now: datetime) -> bool:
+    """A machine that goes down each time this is started must not be sent into it for ever."""
+    earlier = Run.objects.filter(deployment=run.deployment_id, reason__code=HOST_RESTARTED, ended_at__gt=now - RESTARTS_IN)
+    return earlier.count() >= RESTARTS
+
+
 def end_run(claim: Claim, row: Deployment, to: State) -> None:
     """Write the end of the run: why, exit, first error, memory given back, and whether it is tried again."""
     run = row.run
@@ -232,7 +247,7 @@ def end_run(claim: Claim, row: Deployment, to: State) -> None:
             move(claim, row, to)
         return
     status = run.job.status if run.job is not None else {}
-    failed = to == State.FAILED or bool(run.reason)
+    failed = to == State.FAILED or bool(run.reason) or (to == State.QUEUED and restarted(status))
     ending = _explain(run, status) if failed else None
     reason = ending.reason if ending else {}
     with transaction.atomic():

@@ -229,6 +229,10 @@ CODES: dict[str, Pair] = {
     "tombstone": (_("This start was already stopped on the host."), _("Press Start for a new one.")),
     "too_many_jobs": (_("The host already has %(limit)s jobs, its limit."), _("Stop something there.")),
     "not_supported_here": (_("The agent of that host cannot do this."), _("Update the agent of that host.")),
+    "host_restarted": (
+        _("The machine started again while this ran."),
+        _("Berth starts it again by itself. After the third time within an hour it waits until someone presses Start."),
+    ),
     "exit_unknown": (
         _("The engine ended while nobody watched; its exit code is not known."),
         _("The machine may have restarted, or the watcher was killed."),

@@ -6,6 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -27,6 +28,7 @@ from deployments.contexts_run import (
 from deployments.models import Deployment, Run
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
+from deployments.steps import HOST_RESTARTED
 from deployments.wording import STEP_NOTES, STEP_NOTES_CPU, person, words
 from panel.accounts.forms import TokenForm
 from panel.core.templatetags.ui import approx, duration, gib, ngroup
@@ -147,7 +149,14 @@ def moving(row: Deployment) -> dict[str, Any]:
 
 
 def _again(row: Deployment) -> str:
-    """That this start is Berth's own, after a failure, and how many are left."""
+    """That this start is Berth's own, after a restart of the machine or a failure, and how many are left."""
+    run = row.run
+    if run is not None and HOST_RESTARTED in (run.reason.get("code"), run.cause):
+        at = run.host.restarted_at if run.host is not None else None
+        time = date_format(timezone.localtime(at), "TIME_FORMAT") if at is not None else ""
+        host = run.host_name
+        said = _("The machine %(host)s started again at %(time)s.") if time else _("The machine %(host)s started again.")
+        return f"{said % {'host': host, 'time': time}} {_('This deployment is being started again.')}"
     if not row.attempts:
         return ""
     most = DeploymentSpec.model_validate(row.revision.spec).restart.max_attempts

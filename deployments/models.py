@@ -93,7 +93,7 @@ class Run(models.Model):
     model_name = models.CharField(max_length=250, blank=True)
     started_by = models.CharField(max_length=150)
     started_by_id = models.BigIntegerField(null=True)
-    cause = models.CharField(max_length=16, default="person")  # person, restart_policy, edit
+    cause = models.CharField(max_length=16, default="person")  # person, restart_policy, host_restarted, edit
     detail = models.BooleanField(default=False)  # this one run logs in detail (VLLM_LOGGING_LEVEL=DEBUG)
     created_at = models.DateTimeField(auto_now_add=True, db_index=True)
     phases = models.JSONField(default=list)

@@ -116,6 +116,7 @@ def _job_view(run: Run, now: datetime) -> JobView:
         ended_ago_s=(now - job.ended_at).total_seconds() if job.ended_at else 0.0,
         stop_asked=bool(status.get("stop_asked")),
         leftover=tuple(status.get("leftover_pids") or ()),
+        restarted=acts.restarted(status) and not acts.restarts_too_often(run, now),
     )
 
 

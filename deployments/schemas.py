@@ -134,7 +134,7 @@ class RunOut(Schema):
     engine: str
     engine_version: str
     started_by: str
-    cause: str = Field(description=_("person, restart_policy or edit."))
+    cause: str = Field(description=_("person, restart_policy, host_restarted or edit."))
     created_at: datetime
     ready_at: datetime | None
     ended_at: datetime | None

@@ -12,6 +12,7 @@ from deployments.spec import Restart
 from deployments.states import DEADLINES, LIVE, RESTING, Desired, State
 
 LOG_WAIT_S = 5.0  # how long an end waits for the rest of its log
+HOST_RESTARTED = "host_restarted"  # the host's word for what a restart of its machine ended
 NO_CONTACT = {"code": "lost.no_contact", "params": {}}
 
 
@@ -27,6 +28,7 @@ class JobView:
     ended_ago_s: float = 0.0
     stop_asked: bool = False
     leftover: tuple[int, ...] = ()
+    restarted: bool = False  # it ended because its machine started again, and not too often
 
     @property
     def over(self) -> bool:
@@ -133,6 +135,8 @@ def _process_over(s: Situation, run: RunView, job: JobView) -> Step:
         return Wait(0.5)
     if job.log_unread:
         return ReadLog()
+    if job.restarted and s.state in LIVE and s.desired == Desired.RUNNING and job.desired != "stop" and not run.failing:
+        return EndRun(State.QUEUED)  # no failure of its own: what should run comes back, whatever the restart policy
     if run.failing or not (job.desired == "stop" or job.stop_asked) or job.state == "refused":
         return EndRun(State.STOPPED if s.desired == Desired.STOPPED and not run.failing else State.FAILED)
     return EndRun(State.STOPPED if s.desired == Desired.STOPPED else State.QUEUED)

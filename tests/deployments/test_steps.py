@@ -40,6 +40,7 @@ def run(job: JobView | None = RUNNING, **changes: Any) -> RunView:
     return replace(RunView(ended=False, current=True, was_ready=False, job=job), **changes)
 
 
+BOOTED = replace(OVER, restarted=True)
 FAILING = {"code": "start.deadline", "params": {}}
 LISTENS = replace(RUNNING, listening=True)
 
@@ -53,6 +54,11 @@ TABLE = [
     ("placing too long", at(State.PLACING, deadline_in_s=-1.0), Move(State.FAILED, {"code": "placing.deadline", "params": {}})),
     ("preparing too long", at(State.PREPARING, run=run(job=None), deadline_in_s=-1.0), Move(State.FAILED, {"code": "preparing.deadline", "params": {}})),
     ("failed before the order", at(State.FAILED, run=run(job=None)), EndRun(State.FAILED)),
+    ("the machine started again", at(State.READY, run=run(BOOTED, was_ready=True)), EndRun(State.QUEUED)),
+    ("the machine started again meanwhile", at(State.LOST, run=run(BOOTED)), EndRun(State.QUEUED)),
+    ("the machine started again, not wanted any more", at(State.STOPPING, DOWN, run=run(replace(BOOTED, desired="stop"))), EndRun(State.STOPPED)),
+    ("the machine started again after it had failed", at(State.STOPPING, run=run(BOOTED, failing=FAILING)), EndRun(State.FAILED)),
+    ("the machine started again under a failed one", at(State.FAILED, run=run(BOOTED)), EndRun(State.FAILED)),
     ("starting", at(State.STARTING, run=run()), Wait(5.0)),
     ("starting near its deadline", at(State.STARTING, run=run(), deadline_in_s=2.0), Wait(2.0)),
     ("log to read", at(State.STARTING, run=run(replace(RUNNING, log_unread=9))), ReadLog()),
