@@ -52,8 +52,9 @@ class _Loader(yaml.SafeLoader):
 
 def read(text: str) -> Read:
     """Raises Mistake."""
-    loader = _Loader(text)
+    loader = None
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             raise Mistake(1, _("The file is empty."))
@@ -69,7 +70,8 @@ def read(text: str) -> Read:
     except RecursionError as exc:
         raise Mistake(1, _("It is nested too deep.")) from exc
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
 
 
 def _value(loader: _Loader, node: Any, path: Path, lines: dict[Path, int]) -> Any:

@@ -1,6 +1,7 @@
 """Makes a deployment, or starts one that is there."""
 
 import json
+from argparse import REMAINDER
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -12,7 +13,7 @@ from panel.management.shell import ShellCommand, add_waiting, named, started, wa
 
 
 class Command(ShellCommand):
-    help = "Make a deployment and start it, or start one that is there: deploy NAME --model MODEL [-- ENGINE FLAGS]"
+    help = "Make a deployment and start it, or start one that is there: deploy NAME --model MODEL"
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -29,7 +30,7 @@ class Command(ShellCommand):
         parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="option of the engine")
         parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="environment variable")
         parser.add_argument("--no-start", action="store_true", help="make it, and leave it stopped")
-        parser.add_argument("flags", nargs="*", help="further flags of the engine, after --")
+        parser.add_argument("--flags", nargs=REMAINDER, default=[], help="all that follows are flags of the engine")
 
     def run(self, options: dict[str, Any]) -> None:
         name = options["name"]
