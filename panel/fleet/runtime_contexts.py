@@ -11,7 +11,7 @@ from django.utils.translation import ngettext
 
 from panel.core.templatetags.ui import duration, gib
 from panel.fleet import install_checks, runtime_queries, runtime_users, runtime_wording, sources, wording
-from panel.fleet.agent.install_plan import download_commands
+from panel.fleet.agent.install_plan import download_commands, release
 from panel.fleet.models import Host, InstallState, Runtime, RuntimeInstall
 from panel.fleet.runtime_users import Use
 from panel.fleet.runtimes import ACTIVE, REMOVABLE
@@ -29,7 +29,7 @@ def index(rows: Iterable[Runtime], *, first: bool, may_manage: bool) -> dict[str
     uses = runtime_users.of(row.pk for row in shown)
     hosts = {host.pk: host for host in runtime_queries.hosts()}
     by_host: dict[int, list[dict[str, Any]]] = {pk: [] for pk in hosts} if first else {}
-    for row in shown:
+    for row in sorted(shown, key=_rank):
         by_host.setdefault(row.host_id, []).append(runtime_row(row, uses.get(row.pk, []), may_manage=may_manage))
     searching = runtime_queries.searching()
     going = runtime_queries.going()
@@ -41,6 +41,13 @@ def index(rows: Iterable[Runtime], *, first: bool, may_manage: bool) -> dict[str
         "recent": [install_row(row) for row in runtime_queries.recent()] if first else [],
         "moving": bool(going or searching),
     }
+
+
+def _rank(row: Runtime) -> tuple[Any, ...]:
+    """vLLM first, what is there before what is gone, the newest before the older ones."""
+    kinds = list(wording.ENGINES)
+    kind = kinds.index(row.engine) if row.engine in kinds else len(kinds)
+    return (kind, not row.present, [-part for part in release(row.version)] or [1], row.executable)
 
 
 def _host(host: Host, engines: list[dict[str, Any]], searching: set[int]) -> dict[str, Any]:
@@ -63,7 +70,7 @@ def runtime_row(row: Runtime, uses: list[Use], *, may_manage: bool) -> dict[str,
         f"Python {row.python}" if row.python else "",
         ", ".join(map(str, row.plugins)),
         str(runtime_wording.ORIGINS.get(row.origin, row.origin)),
-        _("%(n)s settings") % {"n": row.flag_count} if getattr(row, "flag_count", 0) else "",
+        _settings_word(getattr(row, "flag_count", 0)),
     ]
     failed = runtime_wording.failure(row.remove_refusal) if row.remove_refusal else None
     return {
@@ -76,6 +83,11 @@ def runtime_row(row: Runtime, uses: list[Use], *, may_manage: bool) -> dict[str,
         "uses": [{"use": use, "word": runtime_wording.USES[use.kind]} for use in uses],
         "can_remove": may_manage and row.origin in REMOVABLE and row.present and not removing,
     }
+
+
+def _settings_word(count: int) -> str:
+    """How many settings its own parser knows."""
+    return ngettext("%(n)s setting", "%(n)s settings", count) % {"n": count} if count else ""
 
 
 def _badge(row: Runtime) -> tuple[str, str]:

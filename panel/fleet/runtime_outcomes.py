@@ -121,12 +121,12 @@ def sweep() -> None:
     going = RuntimeInstall.objects.filter(state__in=ACTIVE)
     for pk, host_id in going.filter(deadline_at__lt=now).values_list("pk", "host_id"):
         _give_up(pk, host_id, "install.deadline", stop=True)
-    ended = going.filter(job__state="ended", job__result=None, job__ended_at__lt=silent)
+    ended = going.filter(job__state="ended", job__result__isnull=True, job__ended_at__lt=silent)
     for pk, host_id in ended.values_list("pk", "host_id"):
         _give_up(pk, host_id, "task_failed")
     removals = Runtime.objects.exclude(remove_job=None)
     late = removals.filter(remove_job__created_at__lt=now - timedelta(seconds=REMOVE_LIMIT_S))
-    lost = removals.filter(remove_job__state="ended", remove_job__result=None, remove_job__ended_at__lt=silent)
+    lost = removals.filter(remove_job__state="ended", remove_job__result__isnull=True, remove_job__ended_at__lt=silent)
     for job in Job.objects.filter(pk__in={*_jobs(late), *_jobs(lost)}):
         with transaction.atomic():
             services.lock_host(job.host_id)

@@ -1,6 +1,7 @@
 """Words of installs and removals of engines: states, steps, and every code of the host with what to do next."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
@@ -67,6 +68,9 @@ CHECKS: dict[str, tuple[Any, Any]] = {
 
 _LOG_HINT = _("The log below says more. Try again, or choose another version.")
 
+_PROOF_HINT = _("It was removed again; other engines are not touched. The log says more; another version may work.")
+_SIGNAL_HINT = _("It may not fit the CPU of this host. It was removed again; another version may work.")
+
 FAILURES: dict[str, Pair] = {
     "install.order_invalid": (
         _("The host does not accept the field %(field)s of this order."),
@@ -97,6 +101,43 @@ FAILURES: dict[str, Pair] = {
         _("The disk of %(path)s has %(free_mib:gib)s free; %(need_mib:gib)s are needed."),
         _("Free some space on the host: engines that nobody uses can be removed here."),
     ),
+    "install.no_space:left": (_("The disk of the host ran full."), _("Free some space on the host, then try again.")),
+    "install.no_python": (
+        _("The host has no Python that the engine can use (%(wanted)s)."),
+        _("Install one of them on the host so that it is on the PATH, then try again."),
+    ),
+    "install.no_venv": (
+        _("Python %(python)s on the host cannot make virtual environments."),
+        _("On Debian or Ubuntu: apt-get install %(package)s. Then try again."),
+    ),
+    "install.pip_too_old": (
+        _("The pip of Python %(python)s on the host is too old (%(version)s)."),
+        _("Update pip of this Python, or install a newer Python on the host."),
+    ),
+    "install.wheel_folder_missing": (
+        _("The folder of packages %(path)s cannot be read on this host."),
+        _("Fill it as the install form shows, or correct the setting BERTH_WHEEL_FOLDER."),
+    ),
+    "install.folder_not_writable": (
+        _("The folder %(path)s cannot be written on the host: %(error)s."),
+        _("Let the user of the agent write there, or give the agent another folder for engines."),
+    ),
+    "install.folder_not_ours": (
+        _("The folder %(path)s exists and was not made by Berth."),
+        _("Move it away on the host, then try again."),
+    ),
+    "install.folder_taken": (
+        _("The folder %(name)s holds another engine."),
+        _("Remove what is there, or move it away, then try again."),
+    ),
+    "install.in_use": (
+        _("Process %(pid)s still runs from %(path)s, which has to be made anew."),
+        _("Stop the engine that uses it, then try again."),
+    ),
+    "install.busy": (
+        _("Another command on the host is preparing %(name)s."),
+        _("Wait until it has ended, then try again."),
+    ),
     # what the package sources say
     "install.index_unreachable": (
         _("The package source cannot be reached from this host: %(line)s"),
@@ -126,6 +167,34 @@ FAILURES: dict[str, Pair] = {
         _("The packages that it asks for contradict each other: %(line)s"),
         _("Choose another version, or leave out the additions."),
     ),
+    "install.no_nightly": (
+        _("None of the package sources has a nightly build that is newer than %(version)s."),
+        _("Name the index of the nightly builds in the setting BERTH_NIGHTLY_INDEX_URL."),
+    ),
+    "install.no_cpu_torch": (
+        _("None of the package sources has the CPU build of torch %(torch)s."),
+        _("Name an index for CPU builds of torch in the setting BERTH_PIP_EXTRA_INDEX_URL. One for CUDA is not taken."),
+    ),
+    "install.too_slow": (
+        _("A step did not end within %(seconds)s s: %(step)s."),
+        _("Try again: what was downloaded is used again."),
+    ),
+    "install.system": (
+        _("The host could not go on at %(path)s: %(error)s."),
+        _("Settle this on the host, then try again."),
+    ),
+    # the proof
+    "install.verify_failed": (_("The installed engine does not work: %(line)s"), _PROOF_HINT),
+    "install.verify_failed:signal": (
+        _("The installed engine was ended by %(signal)s when it was tried."),
+        _SIGNAL_HINT,
+    ),
+    "install.verify_failed:import": (_("The installed engine cannot be loaded: %(line)s"), _PROOF_HINT),
+    "install.verify_failed:version": (_("Another version came out than was asked for: %(line)s"), _PROOF_HINT),
+    "install.verify_failed:device": (_("The installed engine is not for this device: %(line)s"), _PROOF_HINT),
+    "install.verify_failed:torch": (_("The installed torch is not for the CPU: %(line)s"), _PROOF_HINT),
+    "install.verify_failed:start": (_("The installed engine did not start a tiny model: %(line)s"), _PROOF_HINT),
+    "install.verify_failed:answer": (_("The installed engine started and did not answer: %(line)s"), _PROOF_HINT),
     "install.pip_failed": (_("Packages could not be installed: %(line)s"), _LOG_HINT),
     # the loop
     "install.deadline": (
@@ -152,6 +221,17 @@ FAILURES: dict[str, Pair] = {
         _("It may be older than the panel: update the agent, then try again."),
     ),
     # removal
+    "remove.not_managed": (_("%(path)s was not installed by Berth."), _("Whoever installed it can remove it there.")),
+    "remove.missing": (_("%(path)s is not there any more."), _("Look for engines again on this host.")),
+    "remove.in_use": (_("Something on the host still runs from it."), _("Stop what uses it, then remove it again.")),
+    "remove.failed": (
+        _("The host could not delete it at %(path)s: %(error)s."),
+        _("Settle this on the host, then remove it again."),
+    ),
+    "remove.busy": (
+        _("Another command on the host works on %(name)s."),
+        _("Wait until it has ended, then remove it again."),
+    ),
     "remove.deadline": (
         _("The host did not say whether it was removed."),
         _("Look at whether the host is connected, then remove it again."),
@@ -162,5 +242,15 @@ ALL = {**ENGINE_REFUSALS, **FAILURES}
 
 
 def failure(refusal: Mapping[str, Any] | None) -> Words:
-    """Why an install or a removal failed, and what to do next."""
-    return said(ALL, refusal or {"code": "task_failed"}, other=UNKNOWN)
+    """Why an install or a removal failed, and what to do next. Some codes have words for what exactly it was."""
+    found = dict(refusal or {"code": "task_failed"})
+    code, params = str(found.get("code", "")), found.get("params") or {}
+    exact = f"{code}:{_exact(code, params)}"
+    words = said(ALL, {"code": exact if exact in ALL else code, "params": params}, other=UNKNOWN)
+    return replace(words, code=code)
+
+
+def _exact(code: str, params: Mapping[str, Any]) -> str:
+    if code == "install.no_space":
+        return "" if "need_mib" in params else "left"
+    return "signal" if params.get("signal") else str(params.get("what", ""))

@@ -4,9 +4,10 @@ Acts order jobs; what became of them is written by runtime_outcomes.py. Whoever 
 (services.lock_host), as reports do.
 """
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from django.conf import settings
 from django.db import transaction
@@ -42,15 +43,25 @@ def _refused(check: install_checks.Check) -> CannotInstall:
     return CannotInstall(check.code, words.text, words.hint)
 
 
-def _may(actor: Any) -> None:
-    """None is the loop itself."""
-    if actor is not None:
-        require(actor, RIGHT)
+Act = TypeVar("Act", bound=Callable[..., Any])
+
+
+def admins_only(act: Act) -> Act:
+    """Before the transaction, so that the record of a refusal outlives it. The actor None is the loop itself."""
+
+    @functools.wraps(act)
+    def guarded(*args: Any, actor: Any, **kwargs: Any) -> Any:
+        if actor is not None:
+            require(actor, RIGHT)
+        return act(*args, actor=actor, **kwargs)
+
+    return cast(Act, guarded)
 
 
 # --- install --------------------------------------------------------------------------------------------------------
 
 
+@admins_only
 @transaction.atomic
 def install(
     host: Host, *, engine: str = "vllm", variant: str, version: str = "", extras: Iterable[str] = (), actor: Any
@@ -59,7 +70,6 @@ def install(
 
     Raises Invalid for an impossible wish and CannotInstall when the host's facts say that it would be refused.
     """
-    _may(actor)
     version, wanted = _checked(engine, variant, version, extras)
     services.lock_host(host.pk)
     host = Host.objects.get(pk=host.pk)
@@ -137,10 +147,10 @@ def announce(row: RuntimeInstall) -> None:
     live.publish_on_commit(live.RUNTIMES)
 
 
+@admins_only
 @transaction.atomic
 def cancel(install: RuntimeInstall, *, actor: Any) -> RuntimeInstall:
     """End it. Pressed twice, or when it is over, it changes nothing."""
-    _may(actor)
     row = _locked(install)
     if row.state in (InstallState.WAITING, InstallState.RUNNING):
         row.state = InstallState.CANCELLING
@@ -151,10 +161,10 @@ def cancel(install: RuntimeInstall, *, actor: Any) -> RuntimeInstall:
     return row
 
 
+@admins_only
 @transaction.atomic
 def try_again(install: RuntimeInstall, *, actor: Any) -> RuntimeInstall:
     """The same once more; what was fetched is used again. While it goes on it changes nothing."""
-    _may(actor)
     row = _locked(install)
     if row.state not in (InstallState.FAILED, InstallState.CANCELLED):
         return row
@@ -186,12 +196,12 @@ class Chosen(Conflict):
     hint = _("It could not be started any more until another engine is chosen. Confirm to remove it all the same.")
 
 
+@admins_only
 @transaction.atomic
 def remove(runtime: Runtime, *, actor: Any, confirmed: bool = False) -> Job:
     """Have an installed engine deleted on its host. Raises InUse while anything runs from it, and Chosen until the loss
     of a stopped deployment's engine is confirmed. The host refuses by itself whatever was not made by an install.
     """
-    _may(actor)
     services.lock_host(runtime.host_id)
     row = Runtime.objects.select_for_update(of=("self",)).select_related("host").get(pk=runtime.pk)
     if row.remove_job is not None:
@@ -225,16 +235,16 @@ def refuse_removal(row: Runtime, *, confirmed: bool) -> None:
 # --- look -----------------------------------------------------------------------------------------------------------
 
 
+@admins_only
 def find(host: Host, *, actor: Any) -> Job:
     """Look for engines on a host again."""
-    _may(actor)
     return services.find_runtimes(host, actor=actor)
 
 
+@admins_only
 @transaction.atomic
 def name_folder(host: Host, folder: str, *, actor: Any) -> Job:
     """Tell a host of a folder with engines: a venv, a conda environment, or a folder that holds several."""
-    _may(actor)
     folder = folder.strip().rstrip("/")
     parts = folder.split("/")
     if not folder.startswith("/") or ".." in parts or "\x00" in folder or len(folder) > 500:
@@ -247,10 +257,10 @@ def name_folder(host: Host, folder: str, *, actor: Any) -> Job:
     return _set_folders(row, [*row.runtime_folders, folder], "host.engine_folder_named", actor, folder)
 
 
+@admins_only
 @transaction.atomic
 def forget_folder(host: Host, folder: str, *, actor: Any) -> Job | None:
     """Look there no more. Engines of it that are not found elsewhere are then shown as gone; no file is touched."""
-    _may(actor)
     row = Host.objects.select_for_update().get(pk=host.pk)
     if folder not in row.runtime_folders:
         return None

@@ -53,6 +53,13 @@ GPU_ERRORS: dict[str, Pair] = {
 # What can be wrong with an engine that was found.
 ENGINE_REFUSALS: dict[str, Pair] = {
     "engine_not_used_yet": (gettext_lazy("Berth cannot start this kind of engine yet."), ""),
+    "folder_missing": (gettext_lazy("There is no such folder on the host."), ""),
+    "folder_without_engine": (gettext_lazy("No engine was found in this folder."), ""),
+    "executable_missing": (gettext_lazy("There is no such file on the host."), ""),
+    "executable_not_an_engine": (
+        gettext_lazy("It is no engine that Berth knows, or others than the agent's user could replace it."),
+        "",
+    ),
     "probe_not_found": (gettext_lazy("There is no such file."), ""),
     "probe_no_python": (gettext_lazy("It is no Python program, or the Python it needs is gone."), ""),
     "probe_timeout": (gettext_lazy("It did not answer in time when asked for its version."), ""),
