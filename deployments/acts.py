@@ -235,7 +235,9 @@ def restarted(status: dict[str, Any]) -> bool:
 
 def restarts_too_often(run: Run, now: datetime) -> bool:
     """A machine that goes down each time this is started must not be sent into it for ever."""
-    earlier = Run.objects.filter(deployment=run.deployment_id, reason__code=HOST_RESTARTED, ended_at__gt=now - RESTARTS_IN)
+    earlier = Run.objects.filter(
+        deployment=run.deployment_id, reason__code=HOST_RESTARTED, ended_at__gt=now - RESTARTS_IN
+    )
     return earlier.count() >= RESTARTS
 
 

@@ -155,7 +155,9 @@ def _again(row: Deployment) -> str:
         at = run.host.restarted_at if run.host is not None else None
         time = date_format(timezone.localtime(at), "TIME_FORMAT") if at is not None else ""
         host = run.host_name
-        said = _("The machine %(host)s started again at %(time)s.") if time else _("The machine %(host)s started again.")
+        said = (
+            _("The machine %(host)s started again at %(time)s.") if time else _("The machine %(host)s started again.")
+        )
         return f"{said % {'host': host, 'time': time}} {_('This deployment is being started again.')}"
     if not row.attempts:
         return ""
