@@ -56,6 +56,14 @@ CODES: dict[str, Pair] = {
     "host.gone": (_("The chosen host is not known any more."), _("Choose another host in the settings.")),
     "host.lost": (_("No contact with this host now."), _("It is used again as soon as its agent calls.")),
     "host.paused": (_("New starts are switched off on this host."), _("An admin can switch them on again.")),
+    "host.paused_for": (
+        _("New starts are switched off on this host: %(note)s."),
+        _("An admin can switch them on again on the page of the host."),
+    ),
+    "host.no_door": (
+        _("The door of this host is not open, so that nothing there could be asked."),
+        _("It opens by itself a few seconds after the agent starts; the page of the host says what is wrong."),
+    ),
     "host.ram_too_small": (
         _("Needs ≈ %(need_mib:gib)s of memory; the whole host has %(total_mib:gib)s."),
         _("Choose a smaller model or a smaller KV cache (now %(kv_gib)s GiB)."),
@@ -97,6 +105,7 @@ CODES: dict[str, Pair] = {
     "gpu.none": (_("This host has no GPU."), _("Choose the CPU or another host.")),
     "gpu.gone": (_("The chosen GPU is not there any more."), _("Choose another one in the settings.")),
     "gpu.paused": (_("New starts are switched off on GPU %(index)s."), ""),
+    "gpu.paused_for": (_("New starts are switched off on GPU %(index)s: %(note)s."), ""),
     "gpu.not_on_cpu": (_("GPUs are chosen, and the CPU as well."), _("Choose one of them.")),
     "gpu.too_few": (_("%(wanted)s GPUs are wanted; this host has %(have)s that could serve."), ""),
     "gpu.reserved": (
@@ -225,6 +234,10 @@ CODES: dict[str, Pair] = {
     "spawn_failed": (
         _("The host could not start the process."),
         _("Press Start to try again; the agent's log says more."),
+    ),
+    "host_forgotten": (
+        _("The host %(host)s was taken out of Berth while it had no contact; what became of this run is not known."),
+        _("Press Start to run it somewhere else."),
     ),
     "tombstone": (_("This start was already stopped on the host."), _("Press Start for a new one.")),
     "too_many_jobs": (_("The host already has %(limit)s jobs, its limit."), _("Stop something there.")),

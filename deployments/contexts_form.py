@@ -11,7 +11,7 @@ from deployments.contexts import candidates
 from deployments.engines.base import version_key
 from deployments.forms import DeploymentForm
 from deployments.models import Deployment
-from deployments.preflight import Check
+from deployments.preflight import Check, named
 from deployments.spec import NAME, DeploymentSpec
 from deployments.wording import words
 from models_catalog import queries as catalog
@@ -142,11 +142,12 @@ def incomplete(deploy: DeploymentForm, bad: Invalid | None = None) -> dict[str, 
 
 def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
     reason = words(check.reason)
+    elsewhere = named(check.placement.elsewhere) if check.placement is not None else []
     context: dict[str, Any] = {
         "fits": check.ok,
         "later": check.retryable,
         "reason": reason,
-        "candidates": candidates(check.reason),
+        "candidates": candidates(check.reason or {"params": {"candidates": elsewhere}}),
         "command": check.preview(),
     }
     if not check.ok:

@@ -34,6 +34,7 @@ class GpuView:
     reserved_mib: int = 0
     present: bool = True
     schedulable: bool = True
+    aside_note: str = ""  # why an admin set it aside
     others: tuple[GpuUser, ...] = ()
 
     @property
@@ -82,6 +83,8 @@ class HostView:
     ram_available_mib: int = 0
     lost: bool = False
     schedulable: bool = True
+    aside_note: str = ""  # why an admin set it aside
+    has_door: bool = True  # engines there can be asked: by loopback, or through the host's door
     machine: str = "x86_64"
     cpu_flags: frozenset[str] = frozenset()
     gpus: tuple[GpuView, ...] = ()
@@ -102,10 +105,12 @@ class Placement:
     utilisation: float = DEFAULT_UTILISATION
     kv_cache_gib: int = DEFAULT_KV_GIB
     notes: tuple[Reason, ...] = ()
+    elsewhere: tuple[Candidate, ...] = ()  # the places that could not take it, and why; for people who ask
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready, to be kept with the run."""
         plain = asdict(self)
+        del plain["elsewhere"]  # true of that moment only
         return plain | {"notes": [note.as_dict() for note in self.notes], "reserve": [list(r) for r in self.reserve]}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -38,7 +38,15 @@ GPU_SLACK_MIB = 64
 LEAST_SHARE = 0.05  # less is no room for an engine
 # Reasons that may go away by waiting; all others need a person.
 PASSING = frozenset(
-    {"host.lost", "gpu.busy", "gpu.reserved", "gpu.used_by_others", "host.ram_reserved", "host.ram_used"}
+    {
+        "host.lost",
+        "host.no_door",
+        "gpu.busy",
+        "gpu.reserved",
+        "gpu.used_by_others",
+        "host.ram_reserved",
+        "host.ram_used",
+    }
 )
 
 
@@ -67,7 +75,7 @@ def plan(spec: DeploymentSpec, hosts: Sequence[HostView], model_facts: Mapping[s
         if placed:
             found.append(placed)
     if found:
-        return min(found, key=lambda item: item[0])[1]
+        return replace(min(found, key=lambda item: item[0])[1], elsewhere=tuple(search.reasons))
     if spec.host_id is not None and not any(host.id == spec.host_id for host in hosts):
         gone = Candidate(spec.host_id, "", Reason("host.gone"))
         return NoPlacement((gone,), False)
@@ -81,9 +89,11 @@ def _on_host(search: _Search, host: HostView) -> tuple[tuple[float, ...], Placem
     """Rank (smaller is better) and placement on this host; notes its reasons otherwise."""
     copy = _copy(search, host)
     if not host.schedulable:
-        search.refuse(host, "host.paused")
+        search.refuse(host, "host.paused_for" if host.aside_note else "host.paused", note=host.aside_note)
     elif host.lost:
         search.refuse(host, "host.lost")
+    elif not host.has_door:
+        search.refuse(host, "host.no_door")
     elif copy:
         device = _device(search, host)
         runtime = _runtime(search, host, device)
@@ -237,7 +247,8 @@ def _pool(search: _Search, host: HostView) -> list[GpuView]:
     pool = [gpu for gpu in host.gpus if gpu.present and (not picked or gpu.uuid in picked)]
     for gpu in pool:
         if not gpu.schedulable:
-            search.refuse(host, "gpu.paused", gpu.uuid, index=gpu.index)
+            code = "gpu.paused_for" if gpu.aside_note else "gpu.paused"
+            search.refuse(host, code, gpu.uuid, index=gpu.index, note=gpu.aside_note)
     return [gpu for gpu in pool if gpu.schedulable]
 
 

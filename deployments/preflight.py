@@ -3,6 +3,7 @@
 Reads the fleet as plain values, asks the planner, then the engine's adapter. Writes nothing.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ from deployments.engines.base import (
 )
 from deployments.engines.registry import adapter_for
 from deployments.models import Run
-from deployments.placement import CopyView, GpuUser, GpuView, HostView, NoPlacement, Placement, RuntimeView
+from deployments.placement import Candidate, CopyView, GpuUser, GpuView, HostView, NoPlacement, Placement, RuntimeView
 from deployments.planner import plan
 from deployments.spec import DeploymentSpec
 from models_catalog.models import Artifact, Copy
@@ -118,10 +119,12 @@ def _launch(
 
 def _no_place(found: NoPlacement) -> dict[str, Any]:
     """The first reason leads; every candidate is kept with its own."""
-    candidates = [
-        {"name": f"{c.host_name}{_gpu_word(c.reason, c.gpu_uuid)}", **c.reason.as_dict()} for c in found.reasons
-    ]
-    return {"code": "place.none", "params": {"candidates": candidates}}
+    return {"code": "place.none", "params": {"candidates": named(found.reasons)}}
+
+
+def named(candidates: Iterable[Candidate]) -> list[dict[str, Any]]:
+    """Places with their names and reasons, as pages put them into words."""
+    return [{"name": f"{c.host_name}{_gpu_word(c.reason, c.gpu_uuid)}", **c.reason.as_dict()} for c in candidates]
 
 
 def _gpu_word(reason: Reason, uuid: str) -> str:
@@ -155,6 +158,8 @@ def _host_view(host: Host, artifact: Artifact) -> HostView:
         ram_available_mib=host.facts.get("ram_available_mib", 0),
         lost=host.lost_at is not None or host.last_seen_at is None,
         schedulable=host.schedulable,
+        aside_note=str((host.hold or {}).get("note", "")),
+        has_door=host.is_local or bool(host.door.get("certificate")),
         machine=host.facts.get("machine", "x86_64"),
         cpu_flags=frozenset(host.facts.get("cpu_flags", [])),
         gpus=tuple(_gpu_view(gpu) for gpu in host.gpus.all()),
@@ -181,6 +186,7 @@ def _gpu_view(gpu: Gpu) -> GpuView:
         reserved_mib=gpu.reserved_mib,
         present=gpu.present,
         schedulable=gpu.schedulable,
+        aside_note=str((gpu.hold or {}).get("note", "")),
         others=others,
     )
 

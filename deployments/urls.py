@@ -3,7 +3,7 @@
 from django.urls import path
 from django.views.generic import RedirectView
 
-from deployments import views, views_live
+from deployments import views, views_hosts, views_live
 
 urlpatterns = [
     path("", views.index, name="deployments"),
@@ -21,6 +21,7 @@ urlpatterns = [
     path("deployments/<int:pk>/delete", views.delete, name="deployment-delete"),
     path("deployments/<int:pk>/ask", views.ask, name="deployment-ask"),
     path("deployments/<int:pk>/live", views_live.one_live, name="deployment-live"),
+    path("hosts/<int:pk>/stop-deployments", views_hosts.empty, name="host-empty"),
     path("runs/<uuid:run_id>/", views.run, name="run"),
     path("runs/<uuid:run_id>/log", views_live.log_part, name="run-log"),
     path("runs/<uuid:run_id>/log.txt", views_live.log_file, name="run-log-file"),

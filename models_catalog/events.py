@@ -33,6 +33,15 @@ def handle_job_changed(sender: Any, job_id: uuid.UUID, kind: str, state: str, **
     send(str(job_id))
 
 
+@receiver(signals.host_forgotten, dispatch_uid="models_catalog.host_forgotten")
+def handle_host_forgotten(sender: Any, host_id: int, **_: Any) -> None:
+    """What lay on that machine is out of reach."""
+    from models_catalog.models import Copy
+
+    if Copy.objects.filter(host_id=host_id, present=True).update(present=False):
+        announce()
+
+
 def send(job_id: str) -> None:
     """Send the task; when the broker is away the ticker finds the finished scan later."""
     from models_catalog.tasks import take_scan

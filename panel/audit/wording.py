@@ -35,7 +35,7 @@ KINDS = {
     "hosts": Kind(_("Hosts"), ("host", "runtime", "job.")),
     "access": Kind(
         _("Access"),
-        ("log", "token", "user", "invite", "session", "password", "first_admin", "profile", "audit"),
+        ("log", "token", "user", "invite", "session", "password", "first_admin", "profile", "audit", "backup"),
     ),
 }
 
@@ -47,6 +47,8 @@ SENTENCES: dict[str, Any] = {
     "login.locked": _("{actor} tried too many passwords and has to wait"),
     "password.changed": _("{actor} changed the password of {target}"),
     "first_admin.link_made": _("{actor} made the link for the first admin"),
+    "backup.made": _("{actor} made the backup {target}"),
+    "backup.restored": _("{actor} restored the backup {target}"),
     "first_admin.created": _("{target} became the first admin"),
     "user.created": _("{actor} made the account {target}"),
     "user.joined": _("{target} accepted an invitation"),
@@ -76,6 +78,8 @@ SENTENCES: dict[str, Any] = {
     "run.lost": _("{actor} lost contact with {target}"),
     "model.code_allowed": _("{actor} let {target} run its own code"),
     "model.code_forbidden": _("{actor} forbade {target} to run its own code"),
+    "audit.exported": _("{actor} exported this record as {target}"),
+    "audit.dropped": _("{actor} dropped all of this record from before {target}"),
     "host.joined": _("The host {target} joined"),
     "host.rejoined": _("The host {target} joined again with a new key"),
     "host.code_made": _("{actor} made a code for {target} to join"),
@@ -85,6 +89,14 @@ SENTENCES: dict[str, Any] = {
     "host.left": _("The host {target} was taken away on its machine"),
     "host.lost": _("{actor} lost contact with {target}"),
     "host.back": _("The host {target} is back"),
+    "host.renamed": _("{actor} renamed the host {target}"),
+    "host.drained": _("{actor} set the host {target} aside: nothing new starts there"),
+    "host.undrained": _("{actor} took the host {target} back: new starts may go there"),
+    "host.gpu_set_aside": _("{actor} set a GPU of {target} aside"),
+    "host.gpu_taken_back": _("{actor} took a GPU of {target} back"),
+    "host.door_key_replaced": _("{actor} replaced the key for the door of {target}"),
+    "host.emptied": _("{actor} stopped all deployments on {target}"),
+    "host.forgotten": _("{actor} took the host {target} out of Berth"),
     "host.engines_searched": _("{actor} looked for engines on {target}"),
     "host.engine_named": _("{actor} named an engine on {target}"),
     "host.engine_folder_named": _("{actor} named a folder with engines on {target}"),
@@ -126,6 +138,7 @@ REFUSED: dict[str, Any] = {
     "profile.own": _("{actor} tried to change an account and was refused"),
     "users.manage": _("{actor} tried to change the people of this panel and was refused"),
     "settings.manage": _("{actor} tried to change the settings and was refused"),
+    "api": _("{actor} tried to use the API and was refused"),
 }
 
 # Words for what changed; a name that is not here is shown as it is.
@@ -161,6 +174,9 @@ NAMES: dict[str, Any] = {
     "again": _("For a host that is there"),
     "revision": _("Settings"),
     "days": _("Days"),
+    "gpu": _("GPU"),
+    "note": _("Note"),
+    "given_up": _("Jobs given up"),
     "owner": _("Owner"),
     "invited_by": _("Invited by"),
     "sessions": _("Browsers signed out"),
@@ -169,12 +185,21 @@ NAMES: dict[str, Any] = {
     "deployments": _("Deployments"),
     "prefix": _("Begins with"),
     "copies": _("Copies"),
+    "months": _("Months"),
+    "entries": _("Entries"),
+    "who": _("Who"),
+    "kind": _("What"),
+    "on": _("On"),
+    "outcome": _("Outcome"),
+    "since": _("Since"),
+    "until": _("Until"),
+    "q": _("Search"),
 }
 # Where a target is shown: kind → (name of the address, whether it takes the id).
 PLACES = {
     "deployment": ("deployment", True),
     "run": ("run", True),
-    "host": ("hosts", False),
+    "host": ("host", True),
     "catalogmodel": ("model", True),
     "runtimeinstall": ("runtime-install", True),
     "runtime": ("runtimes", False),
@@ -200,36 +225,61 @@ class Entry:
     changes: list[Change]
 
 
+def who_of(event: Event) -> str:
+    """The name of whoever acted, as people read it."""
+    return "Berth" if _by_system(event) else event.actor or gettext("Someone who is not signed in")
+
+
+def _by_system(event: Event) -> bool:
+    return event.actor == SYSTEM and event.actor_id is None
+
+
 def entry(event: Event) -> Entry:
-    by_system = event.actor == SYSTEM and event.actor_id is None
-    who = "Berth" if by_system else event.actor or gettext("Someone who is not signed in")
+    who = who_of(event)
     return Entry(
         event=event,
         who=who,
-        by_system=by_system,
+        by_system=_by_system(event),
         sentence=sentence(event, who),
         detail=" · ".join(_details(event)),
         changes=_changes(event),
     )
 
 
+def _pattern(event: Event) -> Any:
+    return (REFUSED if event.outcome == Outcome.DENIED else {}).get(event.verb) or SENTENCES.get(event.verb)
+
+
+def plain_sentence(event: Event) -> str:
+    """What happened, as text without markup."""
+    text = _pattern(event)
+    if text is None:
+        return " ".join(part for part in (who_of(event), event.verb, event.target) if part)
+    return str(text).format(actor=who_of(event), target=event.target).strip()
+
+
 def sentence(event: Event, who: str) -> SafeString:
     """What happened. Names are escaped: they are what people typed."""
-    text = (REFUSED if event.outcome == Outcome.DENIED else {}).get(event.verb) or SENTENCES.get(event.verb)
+    text = _pattern(event)
     actor = format_html("<b>{}</b>", who)
     if text is None:
         return format_html("{} {} {}", actor, format_html('<span class="mono">{}</span>', event.verb), _target(event))
     return format_html(str(text), actor=actor, target=_target(event))
 
 
+def address_of(kind: str, target_id: str) -> str:
+    """Where a target is shown; empty when it has no page."""
+    place, takes_id = PLACES.get(kind, ("", False))
+    try:
+        return reverse(place, args=[target_id] if takes_id else []) if place else ""
+    except NoReverseMatch:
+        return ""
+
+
 def _target(event: Event) -> SafeString:
     if not event.target:
         return format_html("{}", "")
-    place, takes_id = PLACES.get(event.target_kind, ("", False))
-    try:
-        url = reverse(place, args=[event.target_id] if takes_id else []) if place else ""
-    except NoReverseMatch:
-        url = ""
+    url = address_of(event.target_kind, event.target_id)
     if url and not event.verb.endswith(".deleted"):
         return format_html('<a href="{}">{}</a>', url, event.target)
     return format_html("<b>{}</b>", event.target)

@@ -5,7 +5,7 @@ from typing import Any
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 
-from panel.fleet import queries, wording
+from panel.fleet import host_wording, queries, wording
 from panel.fleet.queries import HostView
 
 
@@ -24,13 +24,18 @@ def card(view: HostView) -> dict[str, Any]:
         "host": view.host,
         "facts": view.facts,
         "subtitle": wording.subtitle(view),
-        "gpus": [wording.gpu_row(gpu) for gpu in view.gpus],
+        "gpus": [{**wording.gpu_row(gpu), "hold": host_wording.hold(gpu.gpu)} for gpu in view.gpus],
         "ram": wording.ram_row(view),
         "gpu_error": wording.gpu_error(view.facts.get("gpu_error")),
         "engines": [_engine(runtime) for runtime in view.runtimes if runtime.present],
         "gone": [wording.engine(runtime) for runtime in view.runtimes if not runtime.present],
         "searching": view.searching,
         "jobs": view.jobs,
+        "hold": host_wording.hold(view.host),
+        "trouble": host_wording.trouble(view.host),
+        "clock": host_wording.clock(view.host),
+        "restarted": host_wording.restarted(view.host),
+        "older": host_wording.older_agent(view.host),
         "flags": _flags(view.facts),
         "disks": view.facts.get("disks", []),
     }
@@ -44,6 +49,30 @@ def hosts_page(*, may_manage: bool) -> dict[str, Any]:
         "cards": [c for c in cards if not c["view"].silent],
         "may_manage": may_manage,
     }
+
+
+def host_page(view: HostView, *, may_manage: bool) -> dict[str, Any]:
+    """One host with everything that is known of it."""
+    return {
+        "section": "hosts",
+        "c": card(view),
+        "host": view.host,
+        "runs": view.runs,
+        "strangers": _strangers(view),
+        "door": host_wording.door(view.host),
+        "may_manage": may_manage and view.host.forgotten_at is None,
+    }
+
+
+def _strangers(view: HostView) -> list[dict[str, Any]]:
+    """Programs on the GPUs that are not Berth's, the largest first."""
+    found = [
+        {"gpu": gpu.gpu.index, **process}
+        for gpu in view.gpus
+        for process in gpu.measured.get("processes", [])
+        if not process.get("job_id")
+    ]
+    return sorted(found, key=lambda process: -int(process.get("used_mib") or 0))
 
 
 def _engine(runtime: Any) -> dict[str, Any]:

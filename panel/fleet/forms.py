@@ -23,3 +23,11 @@ class JoinForm(forms.Form):
     again = forms.BooleanField(label=_("It is that machine, or takes its place: give it a new key"), required=False)
 
     taken = None
+
+
+class HostNameForm(forms.Form):
+    """Another name for a host."""
+
+    name = forms.CharField(
+        label=_("Name"), max_length=64, widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"})
+    )

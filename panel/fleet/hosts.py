@@ -159,6 +159,8 @@ def forget(host: Host, *, actor: Any, sure: bool = False) -> None:
     audit.record("host.forgotten", row, actor=actor, given_up=len(given_up))
     live.publish_on_commit(live.HOSTS)
     live.publish_on_commit(live.work_topic(row.pk))
+    gone = partial(signals.host_forgotten.send_robust, sender=Host, host_id=row.pk)
+    transaction.on_commit(gone, robust=True)
     for job in given_up:
         news = {"job_id": job.pk, "kind": job.kind, "state": "ended", "log_grew": False}
         transaction.on_commit(partial(signals.job_changed.send_robust, sender=Job, **news), robust=True)

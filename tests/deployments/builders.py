@@ -18,6 +18,7 @@ FACTS: dict[str, Any] = {
     "cpu_count": 16, "cpu_flags": ["avx2", "avx512f"], "ram_total_mib": 64_000, "ram_available_mib": 48_000,
     "disks": [], "python": "3.12", "boot_time": 1.0, "agent_started": 2.0, "model_roots": ["/models"],
 }  # fmt: skip
+DOOR = {"address": "10.0.0.7", "port": 8443, "certificate": "c" * 64, "accepts": [], "problem": ""}
 LOG = b"""INFO 11-30 14:02:09 [api_server.py:1894] vLLM API server version 0.32.0
 INFO 11-30 14:02:09 [utils.py:253] non-default args: {'model': '/models/tiny', 'max_model_len': 2048}
 INFO 11-30 14:02:15 [model.py:547] Resolved architecture: LlamaForCausalLM
@@ -28,8 +29,10 @@ INFO 11-30 14:02:19 [loader.py:97] Loading safetensors checkpoint shards: 100% C
 
 def make_host(name: str = "quay", *, gpus: int = 0, device: str = "", **values: Any) -> Host:
     now = timezone.now()
+    here = not Host.objects.filter(is_local=True).exists()
+    values = {"is_local": here, "door": {} if here else DOOR, **values}
     host = Host.objects.create(
-        name=name, token_hash=f"hash of {name}", is_local=not Host.objects.filter(is_local=True).exists(),
+        name=name, token_hash=f"hash of {name}",
         agent_version="0.1.0", last_seen_at=now, facts=FACTS, facts_at=now, ram_total_mib=FACTS["ram_total_mib"], **values,
     )  # fmt: skip
     for index in range(gpus):
@@ -102,7 +105,9 @@ def make_run(row: Deployment, copy: Copy, *, job_state: str = "running", log: by
     return run
 
 
-def make_install(host: Host, *, state: str = "running", log: bytes = b"Collecting vllm\n", **values: Any) -> RuntimeInstall:
+def make_install(
+    host: Host, *, state: str = "running", log: bytes = b"Collecting vllm\n", **values: Any
+) -> RuntimeInstall:
     """An install of an engine, with its job and log."""
     now = timezone.now()
     over = state in ("done", "failed", "cancelled")
@@ -110,7 +115,14 @@ def make_install(host: Host, *, state: str = "running", log: bytes = b"Collectin
                              status={"started_at": now.timestamp() - 60, "still_since": now.timestamp()}, status_at=now)  # fmt: skip
     JobLog.objects.create(job=job, size=len(log), tail=log)
     steps = [
-        {"code": "checking", "start": now.timestamp() - 60, "end": now.timestamp() - 58, "done": 0, "total": 0, "note": ""},
+        {
+            "code": "checking",
+            "start": now.timestamp() - 60,
+            "end": now.timestamp() - 58,
+            "done": 0,
+            "total": 0,
+            "note": "",
+        },
         {"code": "downloading", "start": now.timestamp() - 58, "end": None, "done": 12, "total": 41, "note": "torch"},
     ]
     return RuntimeInstall.objects.create(
