@@ -71,6 +71,8 @@ def trouble(host: Host) -> Words | None:
     fresh = timezone.now() - seats.at(found) < timedelta(seconds=2 * settings.BERTH_HOST_LOST_S)
     if not fresh and not (found["code"] == "link.left" and host.lost_at is not None):
         return None
+    if found["code"] == seats.Twin.code and seats.at(found) - seats.at(found, "since") < seats.patience():
+        return None  # a machine that was started again waits for its own former silence: no news
     params = {"panel": VERSION, "command": seats.UPDATE_COMMAND, **(found.get("params") or {})}
     return said(TROUBLES, {"code": found["code"], "params": params}, other=TROUBLE)
 

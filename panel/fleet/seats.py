@@ -47,6 +47,11 @@ class Twin(PanelError):
     status = 409
 
 
+def patience() -> timedelta:
+    """How long another seat waits for the silence of the one before."""
+    return timedelta(seconds=settings.BERTH_HOST_LOST_S)
+
+
 def seat_of(instance: str) -> str:
     return instance.partition(".")[0]
 
@@ -76,7 +81,7 @@ def _take(host: Host, instance: str) -> bool:
     now = timezone.now()
     rows = Host.objects.filter(pk=host.pk)
     if not _same_seat(host.agent_instance, instance):
-        silent = now - timedelta(seconds=settings.BERTH_HOST_LOST_S)
+        silent = now - patience()
         rows = rows.filter(Q(agent_instance="") | Q(last_seen_at=None) | Q(last_seen_at__lt=silent))
     # Contact counts from here: a second one that comes before the first report must find the seat taken.
     if not rows.filter(agent_instance=host.agent_instance).update(agent_instance=instance, last_seen_at=now):
