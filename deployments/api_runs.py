@@ -105,7 +105,7 @@ def _file(text: str, name: str) -> HttpResponse:
     return answer
 
 
-YAML = {"responses": {200: {"description": "OK", "content": {FILE: {"schema": {"type": "string"}}}}}}
+YAML = {"responses": {200: {"description": "OK", "content": {FILE: {"schema": portable.file_schema()}}}}}
 
 
 @router.get(
