@@ -290,7 +290,8 @@ def test_a_clock_that_is_off_is_told() -> None:
 def test_an_agent_that_is_refused_is_told_while_it_knocks(code: str, settings: Any) -> None:
     now = timezone.now()
     lost = {"lost_at": now} if code == "link.left" else {}
-    found = {"code": code, "since": now.isoformat(), "at": now.isoformat(), "params": {"agent": "0.0.9"}}
+    since = now - timedelta(minutes=5)
+    found = {"code": code, "since": since.isoformat(), "at": now.isoformat(), "params": {"agent": "0.0.9"}}
     host = make(link_trouble=found, **lost)
     said = host_wording.trouble(host)
     assert said is not None and said.text

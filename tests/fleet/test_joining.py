@@ -13,7 +13,7 @@ from django.utils import timezone
 from panel.accounts.models import User
 from panel.audit.models import Event
 from panel.core.errors import Denied, Invalid
-from panel.fleet import joining, reports, seats, services, wire
+from panel.fleet import host_wording, joining, reports, seats, services, wire
 from panel.fleet.agent.version import VERSION
 from panel.fleet.models import Host, Job, JoinCode
 from tests.fleet.test_reports import FACTS, engine_task
@@ -182,6 +182,10 @@ def test_a_copied_machine_gets_no_work_while_the_first_one_speaks(host: Host) ->
     assert first.report().status_code == 200
     host.refresh_from_db()
     assert (host.agent_instance, host.link_trouble["code"]) == ("seatA.1", "link.twin")
+    assert host_wording.trouble(host) is None, "it may be the same machine, started again a moment ago"
+    since = timezone.now() - timedelta(minutes=2)
+    host.link_trouble = {**host.link_trouble, "since": since.isoformat()}
+    assert "second agent" in host_wording.trouble(host).text
 
 
 def test_the_same_seat_is_let_in_at_once_when_its_agent_starts_again(host: Host) -> None:
