@@ -8,6 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from panel.accounts import reach
 from panel.accounts.models import Role, Scope
+from panel.core.templatetags.ui import role_word
 
 FIRST_DAYS = 90  # what a token lasts when nobody says otherwise
 DAYS = [("30", _("30 days")), ("90", _("90 days")), ("365", _("1 year")), ("", _("Never ends"))]
@@ -18,6 +19,10 @@ def _password(label: Any, *, new: bool) -> forms.CharField:
     return forms.CharField(
         label=label, strip=False, max_length=1000, widget=forms.PasswordInput(attrs={"autocomplete": words})
     )
+
+
+def _roles() -> list[tuple[str, str]]:
+    return [(role.value, role_word(role.value)) for role in Role]
 
 
 class SignInForm(forms.Form):
@@ -56,11 +61,11 @@ class InviteForm(forms.Form):
     label = forms.CharField(
         label=_("Who it is for"), max_length=80, widget=forms.TextInput(attrs={"autocomplete": "off"})
     )
-    role = forms.ChoiceField(label=_("May"), choices=Role.choices, initial=Role.VIEWER)
+    role = forms.ChoiceField(label=_("Role"), choices=_roles, initial=Role.VIEWER)
 
 
 class RoleForm(forms.Form):
-    role = forms.ChoiceField(label=_("Role"), choices=Role.choices)
+    role = forms.ChoiceField(label=_("Role"), choices=_roles)
 
 
 class LookForm(forms.Form):

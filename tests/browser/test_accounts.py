@@ -31,7 +31,7 @@ def test_first_admin_token_and_out(transactional_db: None, visit: Callable[..., 
     expect(shown).to_have_text(re.compile(r"^berth_[\w-]{40}$"))
     plain = shown.inner_text()
     assert tokens.find_token(plain)
-    row = page.locator("#tokens").get_by_role("row", name="<i>nightly</i>")
+    row = page.locator("#tokens").get_by_role("listitem").filter(has_text="<i>nightly</i>")
     expect(row).to_be_visible()  # the list has noticed by itself
     row.get_by_role("button", name="Revoke").click()
     expect(row).to_contain_text("revoked")

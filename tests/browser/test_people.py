@@ -39,7 +39,7 @@ def test_invited_and_accepted_in_a_second_browser(transactional_db: None, visit:
     admin = visit("/people/")
     admin.get_by_role("button", name="Make the link").click()  # nothing filled in: the browser asks for it
     admin.get_by_label("Who it is for").fill("Lin <b>of search</b>")
-    admin.get_by_label("May", exact=True).select_option("operator")
+    admin.get_by_label("Role", exact=True).select_option("operator")
     admin.get_by_role("button", name="Make the link").click()
     first = path_of(shown(admin, "Copy the link"))
     expect(admin.locator("#invitations")).to_contain_text("Lin <b>of search</b>")  # the list has noticed by itself
