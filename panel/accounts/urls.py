@@ -3,8 +3,9 @@
 from django.urls import path
 
 from panel.accounts import people_views, views
+from panel.accounts.access import can
 from panel.accounts.guard import right
-from panel.audit.views import activity
+from panel.audit.views import activity, export_file
 
 urlpatterns = [
     path("login", views.sign_in, name="login"),
@@ -30,5 +31,11 @@ urlpatterns = [
     path("people/<int:pk>/reset", people_views.reset, name="person-reset"),
     path("people/<int:pk>/sessions/end", people_views.sessions_end, name="person-sessions-end"),
     path("people/<int:pk>/tokens/<int:token_id>/revoke", people_views.token_revoke, name="person-token-revoke"),
-    path("activity", right("audit.view")(activity), name="activity"),
+    path(
+        "activity",
+        right("audit.view")(activity),
+        {"may_export": lambda request: can(request.actor, "audit.export")},
+        name="activity",
+    ),
+    path("activity/export.<str:form>", right("audit.export")(export_file), name="activity-export"),
 ]

@@ -1,24 +1,29 @@
-"""The activity page. Who may see it is decided where it is hung up: panel/accounts/urls.py stands above this room."""
+"""The activity page and its export. Who may see them is decided where they are hung up: panel/accounts/urls.py stands
+above this room.
+"""
 
+from collections.abc import Callable
 from datetime import date, timedelta
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
 
-from panel.audit import queries
+from panel.audit import export, queries
 from panel.audit.models import Event
 from panel.audit.queries import Filters
-from panel.audit.wording import KINDS, entry
+from panel.audit.services import record
+from panel.audit.wording import KINDS, address_of, entry
+from panel.core.errors import NotFound
 from panel.core.pages import is_htmx
 
 
 @require_GET
-def activity(request: HttpRequest) -> HttpResponse:
+def activity(request: HttpRequest, may_export: Callable[[HttpRequest], bool] = lambda request: False) -> HttpResponse:
     """The page; for htmx the entries alone, or the older ones that `?before=` asks for."""
     filters = Filters.of(request.GET)
     before = _id(request.GET.get("before", ""))
@@ -27,17 +32,42 @@ def activity(request: HttpRequest) -> HttpResponse:
         "filters": filters,
         "days": days(found.events, shown=queries.day_before(before)),
         "older": found.older,
+        "broken_off": found.broken_off,
+        "searched": queries.SEARCHED,
     }
     part = "#older" if before is not None and is_htmx(request) else "#entries" if is_htmx(request) else ""
     if part != "#older":
         total = queries.count(filters)
         context |= {"total": min(total, queries.COUNTED), "more": total > queries.COUNTED, "before": before}
+        context |= {"story": _story(filters), "may_export": may_export(request)}
     if not part:
-        context |= {"people": queries.people(), "targets": queries.targets(), "kinds": KINDS, "section": "activity"}
+        context |= {"people": queries.people(filters.who), "targets": queries.targets(chosen=filters.on)}
+        context |= {"kinds": KINDS, "section": "activity"}
     response = render(request, f"audit/activity.html{part}", context)
     response.headers["Cache-Control"] = "private, no-cache"
     patch_vary_headers(response, ["HX-Request", "Cookie"])
     return response
+
+
+@require_GET
+def export_file(request: HttpRequest, form: str) -> StreamingHttpResponse:
+    """What the filters find, as a file that is written while it is sent. That it was asked for is recorded first."""
+    if form not in export.WRITERS:
+        raise NotFound
+    filters = Filters.of(request.GET)
+    asked = {name: value for name, value in filters.asked.items() if value}
+    made = record("audit.exported", form.upper(), actor=request.actor, **asked)
+    answer = StreamingHttpResponse(export.parts(form, filters, before=made.pk), content_type=export.WRITERS[form][0])
+    name = f"berth-activity-{timezone.localtime():%Y-%m-%d-%H%M}.{form}"
+    answer["Content-Disposition"] = f'attachment; filename="{name}"'
+    answer["Cache-Control"] = "no-store"
+    return answer
+
+
+def _story(filters: Filters) -> dict[str, str] | None:
+    """Name and address of the one thing that all entries are about."""
+    name = queries.name_of(filters.on) if filters.on else ""
+    return {"name": name, "url": address_of(*filters.on.split(":", 1))} if name else None
 
 
 def days(events: list[Event], *, shown: date | None = None) -> list[dict[str, Any]]:

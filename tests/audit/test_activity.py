@@ -15,7 +15,8 @@ from panel import audit
 from panel.accounts.actor import Actor
 from panel.accounts.models import User
 from panel.audit.models import Event, minute_of
-from panel.audit.queries import PAGE
+from panel.audit.queries import PAGE, Filters, matching
+from tests.audit.test_export import many
 
 pytestmark = pytest.mark.django_db
 Browser = Callable[..., Client]
@@ -49,7 +50,7 @@ def story(people: dict[str, User]) -> dict[str, Event]:
             "deployment.edited", chat, actor=ada, before={"max_model_len": 16384}, after={"max_model_len": 32768}
         ),
         "started": audit.record("deployment.started", chat, actor=ada, revision=3),
-        "ready": audit.record("run.ready", ("run", "0" * 32, "support-chat"), actor=None),
+        "ready": audit.record("run.ready", ("run", "0" * 32, "support-chat"), actor=None, story="deployment:12"),
         "refused": audit.record("hosts.manage", ("host", 1, "atlas"), actor=ada, outcome="denied"),
         "unknown": audit.record("kettle.boiled", ("kettle", 1, "blue kettle"), actor=ada),
         "token": audit.record("token.created", ("apitoken", 5, "nightly"), actor=ada),
@@ -103,7 +104,10 @@ FOUND = [
     ({"kind": "models"}, set()),
     ({"outcome": "denied"}, {"refused"}),
     ({"outcome": "done", "kind": "access"}, {"token"}),
-    ({"on": "deployment:12"}, {"created", "edited", "started"}),
+    ({"on": "deployment:12"}, {"created", "edited", "started", "ready"}),
+    ({"on": "deployment:12", "who": "system"}, {"ready"}),
+    ({"on": "host:1"}, {"refused"}),
+    ({"on": "deployment:1"}, set()),
     ({"q": "32768"}, {"edited"}),
     ({"q": "KETTLE"}, {"unknown"}),
     ({"q": "192.0.2.7", "kind": "runs"}, {"started"}),
@@ -122,7 +126,8 @@ def test_filters(browser: Browser, story: dict[str, Event], query: dict[str, str
 STRANGE = [
     {"kind": "x"}, {"outcome": "'"}, {"since": "yesterday"}, {"since": "2026-99-99"}, {"before": "x"}, {"before": "-1"},
     {"before": "9" * 18}, {"before": "9" * 40}, {"on": ":::"}, {"q": "\0"}, {"q": "' OR 1=1 --"}, {"who": "\0x"},
-    {"q": "x" * 5000}, {"since": "0001-01-01"}, {"since": "9999-12-31"},
+    {"q": "x" * 5000}, {"since": "0001-01-01"}, {"since": "9999-12-31"}, {"until": "0001-01-01"},
+    {"until": "9999-12-31"}, {"until": "9000-12-31"}, {"q": "ada", "before": "9" * 18},
 ]  # fmt: skip
 
 
@@ -140,6 +145,76 @@ def test_since_and_days(browser: Browser, story: dict[str, Event]) -> None:
     since = (timezone.localdate() - timedelta(days=3)).isoformat()
     text = text_of(client.get("/activity", {"since": since}))
     assert "6 entries since" in text and "ada changed" not in text
+
+
+def test_from_one_day_to_another(browser: Browser, story: dict[str, Event]) -> None:
+    at(story["created"], days=9)
+    at(story["edited"], days=5)
+    today = timezone.localdate()
+    day = {n: (today - timedelta(days=n)).isoformat() for n in (4, 5, 6, 9)}
+
+    def found(**query: str) -> set[int]:
+        answer = browser("viewer").get("/activity", query)
+        return {entry.event.pk for day in answer.context["days"] for entry in day["entries"]}
+
+    assert found(until=day[4]) == {story["created"].pk, story["edited"].pk}
+    assert found(until=day[5], since=day[6]) == {story["edited"].pk}, "the last day is part of it"
+    assert found(until=day[9]) == {story["created"].pk}
+    assert found(since=day[4], until=day[6]) == set()
+
+
+def test_the_story_of_one_deployment(browser: Browser, story: dict[str, Event]) -> None:
+    client = browser("viewer")
+    body = client.get("/activity").content.decode()
+    assert 'href="?on=deployment%3A12"' in body
+    answer = client.get("/activity", {"on": "deployment:12"})
+    assert answer.context["story"] == {"name": "support-chat", "url": "/deployments/12/"}
+    assert "what came of every start" in text_of(answer) and "Whole story" not in text_of(answer)
+
+
+def test_a_look_for_a_text_ends_and_goes_on(
+    browser: Browser, story: dict[str, Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("panel.audit.queries.SEARCHED", 5)
+    monkeypatch.setattr("panel.audit.queries.RECENT", 5)
+    client = browser("viewer")
+    answer = client.get("/activity", {"q": "16384"})
+    assert "Nothing among the newest 5 entries." in text_of(answer)
+    steps = 0
+    while answer.context["older"] and not answer.context["days"]:
+        answer = client.get("/activity", {"q": "16384", "before": answer.context["older"]})
+        steps += 1
+    assert steps == 1 and "ada changed support-chat" in text_of(answer)
+
+
+def test_what_is_chosen_stays_chosen_although_it_is_old(
+    browser: Browser, story: dict[str, Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("panel.audit.queries.RECENT", 1)
+    body = browser("viewer").get("/activity", {"on": "deployment:12", "who": "carla"}).content.decode()
+    assert '<option value="deployment:12" selected>support-chat</option>' in body
+    assert '<option value="carla" selected>carla</option>' in body
+
+
+PLANS = [
+    Filters(), Filters(who="person-7"), Filters(on="deployment:7"), Filters(outcome="denied"),
+    Filters(kind="hosts"), Filters(who="person-7", kind="runs"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("filters", PLANS, ids=lambda filters: filters.query or "all")
+def test_a_long_record_is_read_by_index(db: None, filters: Filters) -> None:
+    many(30_000)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE audit_event")
+    plan = matching(filters).order_by("-pk")[: PAGE + 1].explain()
+    assert "Index" in plan and f"Seq Scan on audit_event_{timezone.now():%Y_%m}" not in plan, plan
+
+
+def test_days_are_read_from_their_months_only(db: None) -> None:
+    first = timezone.localdate().replace(day=1)
+    plan = matching(Filters(since=first, until=first)).explain()
+    assert f"audit_event_{first:%Y_%m}" in plan and plan.count("audit_event_2") == plan.count(f"_{first:%Y_%m}")
 
 
 def test_older_entries_are_appended(browser: Browser, people: dict[str, User]) -> None:

@@ -202,10 +202,12 @@ def _manage(servers: Servers, database: str, folder: Path, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-OLD = "INSERT INTO audit_event (at, verb, actor, address, target_kind, target_id, target, outcome, minute, count, facts)"
+OLD = (
+    "INSERT INTO audit_event (at, verb, actor, address, target_kind, target_id, target, outcome, minute, count, facts)"
+)
 
 
-def test_an_old_record_is_taken_over_whole(servers: Servers, django_db_setup: None, tmp_path: Path) -> None:
+def test_an_old_record_is_taken_over_whole(servers: Servers, tmp_path: Path) -> None:
     name = f"months_{os.getpid()}"
     with psycopg.connect(servers.url_of("postgres"), autocommit=True) as main:
         main.execute(f'CREATE DATABASE "{name}"')

@@ -53,11 +53,11 @@ def _is_record(func: ast.expr) -> bool:
 def test_every_recorded_verb_has_a_sentence() -> None:
     verbs = recorded_verbs()
     assert {"login", "token.created", "deployment.stopped", "model.code_allowed"} <= verbs
-    assert not verbs - set(SENTENCES)
+    assert not verbs - set(SENTENCES) - set(REFUSED)
 
 
 def test_every_right_has_the_sentence_of_its_refusal() -> None:
-    assert set(REFUSED) == set(RIGHTS)
+    assert set(REFUSED) >= set(RIGHTS)
 
 
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
