@@ -19,13 +19,15 @@ from deployments.api import router as deployments
 from deployments.api_runs import router as runs
 from models_catalog.api import router as models_catalog
 from panel.accounts.api import router as accounts
+from panel.accounts.api_people import router as people
 from panel.api_page import page
 from panel.api_schema import whole
 from panel.audit.api import router as audit
 from panel.core.api import StrictParser
 from panel.core.errors import Invalid, NotFound, PanelError
 from panel.core.validation import fields
-from panel.fleet.api import router as fleet
+from panel.fleet.api import router as hosts
+from panel.fleet.api_runtimes import router as runtimes
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ class Berth(NinjaAPI):
 
 
 api = Berth(title="Berth", version="1", openapi_url=None, docs_url=None, parser=StrictParser(), urls_namespace="api")
-for router in (deployments, runs, models_catalog, fleet, audit, accounts):
+for router in (deployments, runs, models_catalog, hosts, runtimes, audit, accounts, people):
     api.add_router("", router)
 
 

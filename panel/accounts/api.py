@@ -1,4 +1,4 @@
-"""Tokens and people, for programs. The services are those of the pages."""
+"""Whose token it is, and tokens, for programs. The services are those of the pages."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -12,7 +12,7 @@ from ninja import Field, Query, Router, Schema, Status
 
 from panel.accounts import services
 from panel.accounts.access import can
-from panel.accounts.models import ApiToken, User
+from panel.accounts.models import ApiToken
 from panel.accounts.tokens import live
 from panel.core.api import Page, Paging, Token, answers, page_of
 from panel.core.errors import NotFound
@@ -70,22 +70,6 @@ class TokenFilter(Paging):
     live: bool = Field(False, description=_("Only those that open something now."))
 
 
-class UserOut(Schema):
-    id: int
-    name: str
-    role: Literal["viewer", "operator", "admin"]
-    active: bool
-    language: str
-    created_at: datetime
-    last_seen_at: datetime | None
-
-
-class UserFilter(Paging):
-    q: str = Field("", max_length=100, description=_("Part of the name."))
-    role: Literal["", "viewer", "operator", "admin"] = ""
-    state: Literal["", "active", "disabled"] = ""
-
-
 # --- rows into shapes -------------------------------------------------------------------------------------------------
 
 
@@ -97,18 +81,6 @@ def token_out(row: ApiToken) -> dict[str, Any]:
         "user": row.user.username,
         "deployments": row.deployment_ids,
         "live": not ended and row.user.is_active,
-    }
-
-
-def user_out(row: User) -> dict[str, Any]:
-    return {
-        "id": row.pk,
-        "name": row.username,
-        "role": row.role,
-        "active": row.is_active,
-        "language": row.language,
-        "created_at": row.date_joined,
-        "last_seen_at": row.last_seen_at,
     }
 
 
@@ -185,32 +157,3 @@ def revoke_token(request: HttpRequest, token_id: int) -> Any:
         raise NotFound
     services.revoke_token(row, actor=actor)
     return Status(204, None)
-
-
-# --- people -----------------------------------------------------------------------------------------------------------
-
-
-def _users(rows: Iterable[User]) -> Iterable[dict[str, Any]]:
-    return map(user_out, rows)
-
-
-@router.get("/users", response=answers({200: Page[UserOut]}), auth=Token("users.manage"), summary=_("List people"))
-def list_users(request: HttpRequest, asked: Query[UserFilter]) -> Any:
-    rows = User.objects.all()
-    if asked.q:
-        rows = rows.filter(username__icontains=asked.q)
-    if asked.role:
-        rows = rows.filter(role=asked.role)
-    if asked.state:
-        rows = rows.filter(is_active=asked.state == "active")
-    return page_of(rows, asked, _users)
-
-
-@router.get(
-    "/users/{int:user_id}", response=answers({200: UserOut}, 404), auth=Token("users.manage"), summary=_("One person")
-)
-def get_user(request: HttpRequest, user_id: int) -> Any:
-    row = User.objects.filter(pk=user_id).first()
-    if row is None:
-        raise NotFound
-    return user_out(row)

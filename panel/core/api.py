@@ -7,6 +7,7 @@ page shows them), the schema itself stays English.
 import json
 import math
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar
 
 from django.db.models import QuerySet
@@ -82,18 +83,35 @@ def page_of(
     paging: Paging,
     made: Callable[[list[Any]], Iterable[Any]],
     *,
-    key: str = "pk",
+    key: str = "id",
     newest: bool = False,
 ) -> dict[str, Any]:
-    """The rows after the cursor in the order of `key`, which is unique; `made` puts them all into their shape."""
+    """The rows after the cursor in the order of `key`, which is unique: a number, or a time.
+
+    `made` puts them all into their shape.
+    """
     if paging.cursor:
-        rows = rows.filter(**{f"{key}__{'lt' if newest else 'gt'}": int(paging.cursor)})
+        at = int(paging.cursor)
+        after = _time(at) if rows.model._meta.get_field(key).get_internal_type() == "DateTimeField" else at
+        rows = rows.filter(**{f"{key}__{'lt' if newest else 'gt'}": after})
     found = list(rows.order_by(f"-{key}" if newest else key)[: paging.limit + 1])
     shown = found[: paging.limit]
     return {
         "items": list(made(shown)),
-        "next": str(getattr(shown[-1], key)) if len(found) > paging.limit else None,
+        "next": _cursor(getattr(shown[-1], key)) if len(found) > paging.limit else None,
     }
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = 250_000_000_000_000_000  # microseconds; the years that follow are beyond what Python can say
+
+
+def _cursor(value: Any) -> str:
+    return str((value - EPOCH) // timedelta(microseconds=1) if isinstance(value, datetime) else value)
+
+
+def _time(cursor: int) -> datetime:
+    return EPOCH + timedelta(microseconds=min(cursor, LATEST))
 
 
 # --- bodies -----------------------------------------------------------------------------------------------------------

@@ -1,21 +1,20 @@
-"""Hosts and the engines on them, for programs. Reads what the pages read; changes are made on the pages."""
+"""Hosts for programs: what the pages read, and the acts of hosts.py."""
 
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal
 
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_noop as _
 from ninja import Field, Query, Router, Schema
 
-from panel.core.api import Page, Paging, Reason, Token, answers, page_of
+from panel.core.api import Page, Paging, Token, answers, page_of
 from panel.core.errors import NotFound
-from panel.core.wording import said
-from panel.fleet import queries
-from panel.fleet.models import Host, Runtime
+from panel.fleet import hosts, queries
+from panel.fleet.models import Host
 from panel.fleet.queries import GpuView, HostView
-from panel.fleet.wording import ENGINE_REFUSALS
 
 router = Router(tags=["hosts"])
 
@@ -56,32 +55,19 @@ class HostOut(Schema):
     runtimes: list[int] = Field(description=_("Ids of the engines that are there."))
 
 
-class RuntimeOut(Schema):
-    """An engine on a host."""
-
-    id: int
-    host: str
-    host_id: int
-    engine: str
-    version: str
-    device: str
-    python: str
-    executable: str
-    plugins: list[str]
-    origin: str = Field(description=_("How it came there: found, or installed by the panel."))
-    works: bool
-    reason: Reason | None = Field(description=_("Why it does not work."))
-    found_at: datetime
-
-
 class HostFilter(Paging):
     q: str = Field("", max_length=100, description=_("Part of the name."))
     state: Literal["", "connected", "silent"] = ""
 
 
-class RuntimeFilter(Paging):
-    host: str = Field("", max_length=64, description=_("Name of the host."))
-    engine: str = Field("", max_length=16, description=_("vllm, sglang, llamacpp or ollama."))
+class HostChange(Schema):
+    """What is left out stays."""
+
+    model_config = {"extra": "forbid"}
+
+    name: str | None = Field(None, max_length=64, description=_("Another name; runs keep the one that the host had."))
+    schedulable: bool | None = Field(None, description=_("False: nothing new starts here; what runs goes on."))
+    note: str = Field("", max_length=200, description=_("Why it is set aside."))
 
 
 # --- rows into shapes -------------------------------------------------------------------------------------------------
@@ -111,29 +97,12 @@ def _gpu_out(view: GpuView) -> dict[str, Any]:
     return {**{name: getattr(row, name) for name in names}, "free_mib": view.free_mib}
 
 
-def runtime_out(row: Runtime) -> dict[str, Any]:
-    names = ("id", "host_id", "engine", "version", "device", "python", "executable", "plugins", "origin")
-    return {
-        **{name: getattr(row, name) for name in names},
-        "host": row.host.name,
-        "works": row.refusal is None,
-        "reason": Reason.of(said(ENGINE_REFUSALS, row.refusal)) if row.refusal else None,
-        "found_at": row.created_at,
-    }
-
-
 def _known() -> QuerySet[Host]:
     return Host.objects.filter(forgotten_at=None)
 
 
 def _hosts(rows: Iterable[Host]) -> list[dict[str, Any]]:
     return [host_out(view) for view in queries.views(rows)]
-
-
-def _runtimes() -> QuerySet[Runtime]:
-    """Those that the newest search found, on hosts that are not forgotten."""
-    rows = Runtime.objects.filter(present=True, removed_at=None, host__forgotten_at=None)
-    return rows.select_related("host").defer("flags")
 
 
 # --- operations -------------------------------------------------------------------------------------------------------
@@ -160,26 +129,21 @@ def get_host(request: HttpRequest, host_id: int) -> Any:
     return found[0]
 
 
-@router.get(
-    "/runtimes", response=answers({200: Page[RuntimeOut]}), auth=Token("runtimes.view"), summary=_("List engines")
+@router.patch(
+    "/hosts/{int:host_id}",
+    response=answers({200: HostOut}, 404, 413),
+    auth=Token("hosts.manage"),
+    summary=_("Rename a host, or set it aside"),
 )
-def list_runtimes(request: HttpRequest, asked: Query[RuntimeFilter]) -> Any:
-    rows = _runtimes()
-    if asked.host:
-        rows = rows.filter(host__name=asked.host)
-    if asked.engine:
-        rows = rows.filter(engine=asked.engine)
-    return page_of(rows, asked, lambda found: map(runtime_out, found))
-
-
-@router.get(
-    "/runtimes/{int:runtime_id}",
-    response=answers({200: RuntimeOut}, 404),
-    auth=Token("runtimes.view"),
-    summary=_("One engine"),
-)
-def get_runtime(request: HttpRequest, runtime_id: int) -> Any:
-    row = _runtimes().filter(pk=runtime_id).first()
+def change_host(request: HttpRequest, host_id: int, body: HostChange) -> Any:
+    row = _known().filter(pk=host_id).first()
     if row is None:
         raise NotFound
-    return runtime_out(row)
+    with transaction.atomic():
+        if body.name is not None:
+            hosts.rename(row, body.name, actor=request.auth)
+        if body.schedulable is False:
+            hosts.drain(row, actor=request.auth, note=body.note)
+        elif body.schedulable:
+            hosts.undrain(row, actor=request.auth)
+    return _hosts(queries.whole(_known().filter(pk=host_id)))[0]

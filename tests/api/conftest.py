@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from panel.accounts.models import User
+from panel.accounts import links
+from panel.accounts.models import ApiToken, User
 from panel.accounts.services import create_token
+from panel.fleet.models import RuntimeInstall
 from tests.deployments import builders
 
 
@@ -45,3 +47,19 @@ def world(db: None) -> dict[str, Any]:
     run = builders.make_run(row, copy)
     builders.ready(row, run)
     return {"host": host, "copy": copy, "row": row, "run": run}
+
+
+@pytest.fixture
+def places(world: dict[str, Any]) -> dict[str, str]:
+    """What stands for each parameter of an address: rows that are there."""
+    host, runtime = world["host"], world["host"].runtimes.first()
+    install = RuntimeInstall.objects.create(host=host, variant="cpu", name="vllm-cpu-1", state="failed", runtime=runtime,
+                                            refusal={"code": "install.no_space", "params": {}})  # fmt: skip
+    invitation, _url = links.invite(label="Mina", role="viewer", actor=person("admin", "inviting"))
+    token = ApiToken.objects.create(user=person("viewer"), name="t", token_hash="x", prefix="berth_")
+    rows = {
+        "deployment_id": world["row"], "run_id": world["run"], "model_id": world["copy"].artifact.model, "host_id": host,
+        "runtime_id": runtime, "install_id": install, "token_id": token, "user_id": person("viewer"),
+        "invitation_id": invitation,
+    }  # fmt: skip
+    return {name: str(row.pk) for name, row in rows.items()}

@@ -99,6 +99,38 @@ def test_searching_for_models(as_: Any, world: dict[str, Any]) -> None:
     assert send(client, "POST", "/models/scan", {"host": away.name}).status_code == 409
 
 
+@pytest.mark.django_db
+def test_hosts_engines_and_people(as_: Any, world: dict[str, Any]) -> None:
+    client, host = as_("admin"), world["host"]
+    where = f"/hosts/{host.pk}"
+    said = send(client, "PATCH", where, {"name": "pier", "schedulable": False, "note": "new disks"}).json()
+    assert (said["name"], said["schedulable"]) == ("pier", False)
+    assert send(client, "PATCH", where, {"schedulable": True}).json()["schedulable"] is True
+    assert send(client, "PATCH", where, {"name": "no spaces please"}).json()["fields"].keys() == {"name"}
+    made = send(client, "POST", "/runtimes/installs", {"host": "pier", "variant": "cpu"}, **{"Idempotency-Key": "i"})
+    if made.status_code == 201:  # the host's facts may say no, with the page's own words
+        assert send(client, "POST", f"/runtimes/installs/{made.json()['id']}/cancel").json()["state"] == "cancelling"
+    assert send(client, "POST", "/runtimes/installs", {"host": "x", "variant": "cpu"}).json()["fields"].keys() == {
+        "host"
+    }
+    answer = send(client, "DELETE", f"/runtimes/{host.runtimes.get().pk}")
+    assert (answer.status_code, answer.json()["code"]) == (409, "runtime.not_managed")
+
+    mina = person("viewer", "mina")
+    assert send(client, "PATCH", f"/users/{mina.pk}", {"role": "operator"}).json()["role"] == "operator"
+    assert send(client, "PATCH", f"/users/{mina.pk}", {"active": False}).json()["active"] is False
+    own = send(client, "PATCH", f"/users/{person('admin').pk}", {"role": "viewer"})
+    assert (own.status_code, own.json()["code"]) == (409, "people.own")
+    key = {"Idempotency-Key": "invite"}
+    first = send(client, "POST", "/users/invitations", {"label": "Ada", "role": "operator"}, **key).json()
+    again = send(client, "POST", "/users/invitations", {"label": "Ada", "role": "operator"}, **key).json()
+    assert "/invite/" in first["link"] and again == {**first, "link": None}
+    assert [item["label"] for item in send(client, "GET", "/users/invitations").json()["items"]] == ["Ada"]
+    assert send(client, "DELETE", f"/users/invitations/{first['id']}").status_code == 204
+    assert send(client, "GET", "/users/invitations").json()["items"] == []
+    assert send(client, "DELETE", f"/users/invitations/{first['id']}").status_code == 409
+
+
 # --- keys of repeated requests ----------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,6 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
-from panel.accounts.models import ApiToken
 from panel.accounts.services import create_token
 from panel.api import document
 from tests.api.conftest import person
@@ -40,20 +39,6 @@ def described() -> Any:
     loaded.app = get_wsgi_application()
     loaded.location = "/api/v1/openapi.json"
     return loaded
-
-
-@pytest.fixture
-def places(world: dict[str, Any]) -> dict[str, Any]:
-    token = ApiToken.objects.create(user=person("viewer"), name="t", token_hash="x", prefix="berth_")
-    return {
-        "deployment_id": world["row"].pk,
-        "run_id": str(world["run"].pk),
-        "model_id": world["copy"].artifact.model_id,
-        "host_id": world["host"].pk,
-        "runtime_id": world["host"].runtimes.first().pk,
-        "token_id": token.pk,
-        "user_id": person("viewer").pk,
-    }
 
 
 @pytest.fixture(autouse=True)
