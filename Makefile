@@ -7,10 +7,12 @@ DEV_STAMP := $(VENV)/.berth-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help up down doctor check lint types test bench engine messages
+.PHONY: help install up down doctor check lint types test bench engine messages
 
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+install: $(RUN_STAMP) ## install what is locked, and start nothing
 
 # `exec`, so that TERM to make reaches the panel and not a shell in between.
 up: $(RUN_STAMP) ## install what is locked, start everything, print one address

@@ -381,10 +381,11 @@ def asked(engine: psutil.Process, port: int) -> int:
 
 def test_who_leaves_is_not_answered_any_longer(berth: Setup) -> None:
     """An engine must not go on generating for someone who has left; a proxy can hide that they did."""
+    model = str(WORK / "models" / "talks")
     engines = [
         proc
-        for proc in psutil.process_iter()
-        if proc.name() not in ("", "sh") and "talks" in " ".join(proc.cmdline()) and "serve" in proc.cmdline()
+        for proc in psutil.process_iter(["name", "cmdline"])
+        if model in (proc.info["cmdline"] or ()) and proc.info["name"] != "sh"
     ]
     ports = {one.laddr.port: proc for proc in engines for one in proc.net_connections("tcp") if one.status == "LISTEN"}
     assert len(ports) == 1, engines
@@ -409,10 +410,7 @@ def test_all_end_within_their_grace_while_people_are_there(berth: Setup, person:
             service, proc = berth.compose.service(name), berth.procs[name]
             assert proc.poll() is None, f"{name} had ended before\n{berth.logs()}"
             began = time.monotonic()
-            number = getattr(signal, service.signal)
-            # PostgreSQL as root runs below `unshare`, which passes no signal on
-            target = psutil.Process(proc.pid).children() if name == "database" and os.geteuid() == 0 else []
-            (target[0] if target else proc).send_signal(number)
+            proc.send_signal(getattr(signal, service.signal))
             try:
                 proc.wait(service.grace_s)
             except subprocess.TimeoutExpired:
