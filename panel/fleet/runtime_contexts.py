@@ -209,7 +209,8 @@ def _step(row: RuntimeInstall, code: str, step: dict[str, Any] | None, *, is_las
     done, doing = runtime_wording.STEPS[code]
     if step is None:
         kind = "over" if row.state == InstallState.DONE else "todo"
-        return {"kind": kind, "name": str(done), "detail": "", "took": "", "value": None}
+        detail = _("not needed here") if kind == "over" else ""
+        return {"kind": kind, "name": str(done), "detail": detail, "took": "", "value": None}
     open_end = is_last and step["end"] is None
     kind = "yes" if not open_end else "now" if row.state in ACTIVE else "no"
     until = step["end"] or (row.ended_at or timezone.now()).timestamp()
@@ -278,10 +279,8 @@ def _check(check: install_checks.Check) -> dict[str, Any]:
         **{key: gib(check.params[key]) for key in ("need_mib", "free_mib") if key in check.params},
     }
     good, unknown = runtime_wording.CHECKS[check.code]
-    if check.ok is False:
-        return {"kind": kind, "text": runtime_wording.failure(check.refusal()).text}
     shown = {key: "—" if value in (None, "") else value for key, value in params.items()}
-    return {"kind": kind, "text": str(good if check.ok else unknown) % shown}
+    return {"kind": kind, "text": str(good if check.ok else unknown) % shown if check.ok is not False else ""}
 
 
 # --- folders and removal ----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from django.utils import timezone
 
+from deployments.models import Revision, Run
 from panel.fleet.models import Host, Runtime, RuntimeInstall
 from tests.browser.cases import case
 from tests.browser.cases_fleet import add_engines, make_host
@@ -128,3 +129,34 @@ def runtime_remove_free() -> str:
 @case("runtime-folders")
 def runtime_folders() -> str:
     return f"/runtimes/hosts/{make_host('quay', runtime_folders=['/opt/engines', '/home/sam/miniconda3']).pk}/folders"
+
+
+@case("deployment-revisions")
+def deployment_revisions() -> str:
+    """Settings that lead back, one start with more detail, and an engine to choose."""
+    quay = make_host("quay", is_local=True)
+    older, newer = managed(quay, version="0.31.0+cpu"), managed(quay)
+    copy = builders.make_copy(quay)
+    row = builders.make_deployment(copy, state="failed")
+    for number, change in (
+        (2, {"runtime_id": older.pk}),
+        (3, {"runtime_id": newer.pk, "options": {"max_model_len": 4096}}),
+    ):
+        spec = {**row.revision.spec, **change}
+        row.revision = Revision.objects.create(deployment=row, number=number, spec=spec, created_by="maria")
+    row.save()
+    run = builders.failed(row, copy)
+    run.detail = True
+    run.save()
+    return f"/deployments/{row.pk}/"
+
+
+@case("run-in-detail")
+def run_in_detail() -> str:
+    deployment_revisions()
+    return f"/runs/{Run.objects.get().pk}/"
+
+
+@case("deployment-edit-engine")
+def deployment_edit_engine() -> str:
+    return f"{deployment_revisions()}edit"
