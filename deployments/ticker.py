@@ -14,6 +14,7 @@ from django.db import close_old_connections, connections
 from deployments.reconcile import sweep
 from models_catalog.events import sweep_scans
 from panel.audit.months import Housekeeping
+from panel.core import idempotency
 from panel.core.database import own_connection
 from panel.core.locks import Lock
 from panel.fleet import runtime_outcomes, signals
@@ -80,4 +81,5 @@ def tick() -> None:
         signals.host_lost.send_robust(sender=Host, host_id=host_id)
     sweep()
     sweep_scans()
+    idempotency.sweep_sometimes()
     runtime_outcomes.sweep()
