@@ -97,6 +97,75 @@ def hosts_viewer() -> str:
     return "/hosts/"
 
 
+DOOR = {"address": "10.0.0.7", "port": 8443, "certificate": "5f" * 32, "accepts": [], "problem": ""}
+LONG = "fan of card 1 is being replaced, and nobody knows how long that will take; ask Kim before you use it"
+
+
+def add_runs(host: Host) -> None:
+    """Two engines of Berth on the first GPU, one of them still starting."""
+    status = {"started_at": timezone.now().timestamp() - 7200, "rss_mib": 5_400, "gpu_used_mib": 22_100}
+    Job.objects.create(host=host, kind="engine", state="running", status=status)
+    Job.objects.create(host=host, kind="engine", state="starting", status={})
+
+
+def set_aside(note: str) -> dict[str, str]:
+    return {"by": "mara", "at": (timezone.now() - timedelta(hours=3)).isoformat(), "note": note}
+
+
+@case("host")
+def host() -> str:
+    """One of several, with everything: runs, strangers, a GPU aside, a door."""
+    atlas = make_host("atlas", gpus=3, door=DOOR, ram_reserved_mib=20_000)
+    add_engines(atlas)
+    add_runs(atlas)
+    Gpu.objects.filter(host=atlas, index=1).update(schedulable=False, hold=set_aside(LONG), reserved_mib=36_000)
+    return f"/hosts/{atlas.pk}/"
+
+
+@case("host-troubled")
+def host_troubled() -> str:
+    """Set aside, restarted, its clock off, a second agent with its key, and no door."""
+    at = timezone.now()
+    since = (at - timedelta(minutes=20)).isoformat()
+    twin = {"code": "link.twin", "since": since, "at": at.isoformat(), "params": {"address": "10.0.0.9"}}
+    row = make_host(
+        "borealis",
+        facts={"gpu_error": "driver_mismatch"},
+        hold=set_aside("new disk"),
+        schedulable=False,
+        restarted_at=at - timedelta(minutes=3),
+        clock_skew_s=-5_400.0,
+        link_trouble=twin,
+        door={"address": "", "port": 8443, "certificate": "", "accepts": [], "problem": "port_taken"},
+    )
+    Host.objects.filter(pk=row.pk).update(agent_version="0.0.9")
+    add_runs(row)
+    return f"/hosts/{row.pk}/"
+
+
+@case("host-silent")
+def host_silent() -> str:
+    spark = make_host("spark", gpus=1, seconds_ago=900, lost_at=timezone.now(), door=DOOR)
+    add_runs(spark)
+    return f"/hosts/{spark.pk}/"
+
+
+@case("host-viewer", role="viewer")
+def host_viewer() -> str:
+    return f"/hosts/{make_host('atlas', gpus=1, is_local=True).pk}/"
+
+
+@case("host-forgotten")
+def host_forgotten() -> str:
+    row = make_host("desk", forgotten_at=timezone.now())
+    return f"/hosts/{row.pk}/"
+
+
+@case("host-rename")
+def host_rename() -> str:
+    return f"/hosts/{make_host('atlas').pk}/rename"
+
+
 @case("hosts-none")
 def hosts_none() -> str:
     return "/hosts/"

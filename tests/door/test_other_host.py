@@ -217,6 +217,22 @@ async def test_a_key_that_is_not_known_there_yet(house: House, far: Far) -> None
     assert (await house.post({"model": "tiny"})).status == 200
 
 
+async def test_a_key_that_was_replaced_a_moment_ago_costs_no_request(house: House, far: Far) -> None:
+    """The panel's snapshot is older than the host's newest work: the door looks again before it refuses."""
+    far.write(accepts=("the new key",))
+    fresh = house.door._snapshot
+
+    async def snapshot(*, newest: bool = False) -> Any:
+        if newest:
+            far.via(key="the new key")
+        return await fresh()
+
+    house.door._snapshot = snapshot
+    got = await house.post({"model": "tiny"})
+    assert (got.status, got.body) == (200, b'{"ok": true}')
+    assert len(house.engine.asked) == 1
+
+
 async def test_a_run_that_is_not_there(house: House, far: Far) -> None:
     far.write(runs=False)
     got = await house.post({"model": "tiny"})

@@ -17,8 +17,8 @@ from panel.fleet.door.body import Held, Receive, find_model, read_body
 from panel.fleet.door.errors import DoorError
 from panel.fleet.door.limits import Limits
 from panel.fleet.door.relay import Broken, Send, relay, request_head
-from panel.fleet.door.snapshot import NoSnapshot, Snapshot
-from panel.fleet.door.upstream import ClientGone, Pool
+from panel.fleet.door.snapshot import NoSnapshot, Route, Snapshot
+from panel.fleet.door.upstream import ClientGone, Header, Pool
 
 log = logging.getLogger("berth.door")
 
@@ -138,29 +138,45 @@ class Door:
         declared = check_headers(scope["headers"])
         body = await read_body(receive, declared, self.limits, self._held)
         try:
-            route = routes.choose(snapshot, caller, await find_model(body), self._clock())
-            head = request_head("POST", path, route, with_id(scope["headers"], request_id), len(body))
-            count = self.counts.setdefault(route.name, Count())
-            count.requests += 1
-            count.active += 1
+            model = await find_model(body)
+            route = routes.choose(snapshot, caller, model, self._clock())
+            parts: dict[str, Any] = {"receive": receive, "send": send, "limits": self.limits, "request_id": request_id}
+            headers = with_id(scope["headers"], request_id)
             try:
-                await relay(
-                    self._pool,
-                    route,
-                    head,
-                    body,
-                    receive=receive,
-                    send=send,
-                    limits=self.limits,
-                    request_id=request_id,
-                )
-            except (DoorError, Broken):
-                count.broken += 1
-                raise
-            finally:
-                count.active -= 1
+                await self._forward(route, path, headers, body, parts)
+            except DoorError as refusal:
+                again = await self._with_newer_key(refusal, route, caller, model)
+                await self._forward(again, path, headers, body, parts)
         finally:
             self._held.bytes -= len(body)
+
+    async def _forward(
+        self, route: Route, path: str, headers: list[Header], body: bytes, parts: dict[str, Any]
+    ) -> None:
+        head = request_head("POST", path, route, headers, len(body))
+        count = self.counts.setdefault(route.name, Count())
+        count.requests += 1
+        count.active += 1
+        try:
+            await relay(self._pool, route, head, body, **parts)
+        except (DoorError, Broken):
+            count.broken += 1
+            raise
+        finally:
+            count.active -= 1
+
+    async def _with_newer_key(self, refusal: DoorError, route: Route, caller: access.Caller, model: str) -> Route:
+        """The route anew when another host's door refused a key that was replaced a moment ago; else the refusal."""
+        if refusal.code != "door.key_refused":
+            raise refusal
+        try:
+            snapshot = await self._snapshot(newest=True)
+        except NoSnapshot:
+            raise refusal from None
+        again = routes.choose(snapshot, caller, model, self._clock())
+        if again.via is None or route.via is None or again.via.key == route.via.key:
+            raise refusal
+        return again
 
 
 def _methods(path: str) -> str:
