@@ -89,7 +89,7 @@ our_unit() { [ -f "$UNIT" ] && grep -qF "\"$DIR/berth-agent\"" "$UNIT"; }
 # The agents of this folder, by their command line.
 agents() {
   for entry in /proc/[0-9]*; do
-    line=$(tr '\0' ' ' <"$entry/cmdline" 2>/dev/null) || continue
+    line=$({ tr '\0' ' ' <"$entry/cmdline"; } 2>/dev/null) || continue
     case "$line" in *" -m panel.fleet.agent --dir $DIR/agent ") printf '%s\n' "${entry#/proc/}" ;; esac
   done
 }
@@ -153,7 +153,7 @@ remove() {
   [ -e "$DIR/.berth-agent" ] || fail "there is no agent of Berth in $DIR"
   running=0
   for entry in /proc/[0-9]*; do
-    job=$(tr '\0' '\n' <"$entry/environ" 2>/dev/null | sed -n 's/^BERTH_JOB=//p' | head -n 1) || continue
+    job=$({ tr '\0' '\n' <"$entry/environ"; } 2>/dev/null | sed -n 's/^BERTH_JOB=//p' | head -n 1) || continue
     [ -z "$job" ] || [ ! -d "$DIR/agent/jobs/$job" ] || running=$((running + 1))
   done
   if [ $running -gt 0 ] && [ "$KEEP_ENGINES" = no ] && [ "$YES" = no ]; then
@@ -285,7 +285,7 @@ sweep() {
     case "$old" in "$CODE_DIR" | "$VENV") continue ;; esac
     used=no
     for entry in /proc/[0-9]*; do
-      if tr '\0' '\n' <"$entry/cmdline" 2>/dev/null | grep -qF "$old/"; then used=yes; break; fi
+      if { tr '\0' '\n' <"$entry/cmdline"; } 2>/dev/null | grep -qF "$old/"; then used=yes; break; fi
     done
     [ $used = yes ] || rm -rf "$old"
   done
