@@ -41,7 +41,7 @@ def test_every_example_works(servers: Servers, tmp_path: Path) -> None:
     run = builders.make_run(row, copy)
     builders.ready(row, run)
     _row, token = create_token(person("admin"), "docs", actor=person("admin"), scope="api:write")
-    names = {"BERTH_TOKEN": token, "ARTIFACT": str(copy.artifact_id), "DEPLOYMENT": str(row.pk), "RUN": str(run.pk)}
+    names = {"BERTH_API_KEY": token, "ARTIFACT": str(copy.artifact_id), "DEPLOYMENT": str(row.pk), "RUN": str(run.pk)}
     assert len(commands()) >= 14
     with web_process(servers, tmp_path) as web:
         for command in commands():
