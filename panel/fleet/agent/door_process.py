@@ -108,7 +108,7 @@ class DoorProcess:
         self._accepts: list[str] | None = None  # None: the panel has not said yet
         self._child: subprocess.Popen[bytes] | None = None
         self._begun = self._due = 0.0
-        self._failures = 0
+        self._failures, self._problem = 0, ""
         self._facts: DoorFacts | None = None
         self._address, self._address_at = "", float("-inf")
         self._code = ""
@@ -204,11 +204,8 @@ class DoorProcess:
         wait = BACKOFF_S[min(self._failures, len(BACKOFF_S) - 1)]
         self._failures += 1
         self._due = time.monotonic() + wait
-        problem = "port_taken" if code == NO_PORT else "died"
-        self._problem = problem
-        log.warning("the door ended (%s, code %s); it starts again in %g s", problem, code, wait)
-
-    _problem = ""
+        self._problem = "port_taken" if code == NO_PORT else "died"
+        log.warning("the door ended (%s, code %s); it starts again in %g s", self._problem, code, wait)
 
     def _start(self) -> None:
         """One that starts already has a few seconds to say so."""
