@@ -92,7 +92,7 @@ CODES: dict[str, Pair] = {
     "runtime.broken": (_("The engine %(executable)s was found but does not work."), _("The Engines page says why.")),
     "runtime.no_schema": (
         _("It is not known which settings version %(version)s takes."),
-        _("Look for engines again on the Hosts page."),
+        _("Look for engines again on the Engines page."),
     ),
     "runtime.not_for_gpu": (
         _("This engine is built for %(device)s and cannot use a GPU."),
@@ -100,7 +100,7 @@ CODES: dict[str, Pair] = {
     ),
     "runtime.not_for_cpu": (
         _("This engine is built for %(device)s and cannot run on the CPU."),
-        _("Choose a GPU, or prepare vLLM for the CPU with: make engine."),
+        _("Choose a GPU, or install vLLM for the CPU on the Engines page."),
     ),
     "gpu.none": (_("This host has no GPU."), _("Choose the CPU or another host.")),
     "gpu.gone": (_("The chosen GPU is not there any more."), _("Choose another one in the settings.")),

@@ -11,7 +11,8 @@ def context() -> dict[str, Any]:
     views = queries.hosts()
     connected = [view for view in views if not view.silent]
     working = [runtime for view in connected for runtime in view.runtimes if runtime.present and not runtime.refusal]
-    broken = [runtime for view in connected for runtime in view.runtimes if runtime.present and runtime.refusal]
+    refused = [runtime for view in connected for runtime in view.runtimes if runtime.present and runtime.refusal]
+    broken = [runtime for runtime in refused if runtime.refusal.get("code") != "engine_not_used_yet"]
     here = Copy.objects.filter(present=True, host__in=[view.host for view in connected])
     usable = here.filter(usable=True)
     names = list(

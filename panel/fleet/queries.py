@@ -119,9 +119,14 @@ def whole(rows: QuerySet[Host]) -> QuerySet[Host]:
     """The hosts with all that `views` needs."""
     return rows.prefetch_related(
         Prefetch("gpus", Gpu.objects.filter(present=True).order_by("index")),
-        Prefetch("runtimes", Runtime.objects.order_by("engine", "-version", "executable")),
+        Prefetch("runtimes", _engines()),
         Prefetch("jobs", Job.objects.filter(open=True).only("id", "host_id", "kind", "state", "desired", "status")),
     )
+
+
+def _engines() -> QuerySet[Runtime]:
+    """Without those that were removed, and without the long schemas of their parsers."""
+    return Runtime.objects.filter(removed_at=None).defer("flags").order_by("engine", "-version", "executable")
 
 
 def views(found: Iterable[Host]) -> list[HostView]:
