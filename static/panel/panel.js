@@ -82,10 +82,11 @@ document.addEventListener('click', async e => {
 
 // --- the page is there ------------------------------------------------------------------------------------------------
 const said = new Map();                                        // what each [data-say] said last: a change is announced once
-const listen = (aloud) => $$('[data-say][id]').forEach(el => {
-  if (aloud && said.get(el.id) !== el.dataset.say) say(el.dataset.say);
-  said.set(el.id, el.dataset.say);
-});
+const listen = (aloud) => {                                    // what changed at the same time is said in one go
+  const news = $$('[data-say][id]').filter(el => said.get(el.id) !== el.dataset.say);
+  for (const el of news) said.set(el.id, el.dataset.say);
+  if (aloud) say(news.map(el => el.dataset.say).filter(Boolean).join('. '));
+};
 document.addEventListener('DOMContentLoaded', () => {
   const pick = $(`.prefs [name=theme][value=${CSS.escape(theme)}]`);
   if (pick) pick.checked = true;

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import ConsoleMessage, Error, Page, Request
+from playwright.sync_api import ConsoleMessage, Error, Locator, Page, Request
 
 SHOTS = Path(__file__).resolve().parents[2] / "test-output" / "screenshots"
 AXE = Axe()
@@ -89,6 +89,55 @@ def overflow(page: Page) -> list[str]:
 
 def _wider(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
+
+
+SEEN_FOCUS = """() => {
+  const at = document.activeElement;
+  if (!at || at === document.body || at === document.documentElement) return null;
+  const box = at.getBoundingClientRect(), label = at.closest('label');
+  const marked = [at, label].some(el => {
+    const style = el && getComputedStyle(el);
+    return style && style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 1.5;
+  });
+  const around = label ? label.getBoundingClientRect() : box;
+  const seen = around.bottom > 0 && around.top < innerHeight && around.right > 0 && around.left < innerWidth;
+  return { marked, seen, html: at.outerHTML.slice(0, 120) };
+}"""
+
+
+def tab_to(page: Page, goal: Locator, most: int = 80, key: str = "Tab") -> None:
+    """Press Tab until the focus is at `goal`; at every stop it must be seen where the focus is."""
+    for _ in range(most):
+        page.keyboard.press(key)
+        try:
+            stop = page.evaluate(SEEN_FOCUS)
+            there = goal.count() > 0 and goal.first.evaluate("el => el === document.activeElement")
+        except Error as exc:
+            if "navigation" not in str(exc):
+                raise
+            rest(page)  # the page of the next state came by itself
+            continue
+        if stop is None:
+            continue  # the end of the page: the browser's own bar
+        assert stop["marked"], f"the focus is not seen at {stop['html']}"
+        assert stop["seen"], f"the focus is outside the window at {stop['html']}"
+        if there:
+            return
+    raise AssertionError(f"the keyboard never came to {goal}")
+
+
+def assert_printable(page: Page, name: str) -> None:
+    """On paper: black on white in every theme, nothing wider than the sheet, no menu and no buttons."""
+    page.emulate_media(media="print")
+    found: dict[str, Any] = page.evaluate(
+        """() => ({
+          back: getComputedStyle(document.body).backgroundColor, ink: getComputedStyle(document.body).color,
+          shown: [...document.querySelectorAll('.side, .btn, .skip, .filters')].filter(e => e.offsetParent).length })"""
+    )
+    wide = overflow(page)
+    page.emulate_media(media="screen")
+    assert found == {"back": "rgb(255, 255, 255)", "ink": "rgb(0, 0, 0)", "shown": 0}, f"{name} in print: {found}"
+    assert not wide, f"{name} in print is too wide:\n" + "\n".join(wide)
 
 
 def assert_sound(page: Page, name: str) -> None:

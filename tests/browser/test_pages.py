@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.browser.cases import Case, all_cases
-from tests.browser.checks import assert_sound
+from tests.browser.checks import assert_printable, assert_sound, overflow
 
 # One visit per language; themes and widths change under the open page.
 LOOKS: dict[str, list[tuple[str, int, str]]] = {
@@ -28,4 +28,7 @@ def test_page_is_sound_in_every_look(transactional_db: None, visit: Callable[...
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
             assert_sound(page, f"{shown.name}.{name}")
+        page.set_viewport_size({"width": 640, "height": 450})  # a window of 1280 × 900 at 200 %
+        assert not (wide := overflow(page)), f"{shown.name} at 200 % is too wide:\n" + "\n".join(wide)
+        assert_printable(page, shown.name)
         page.close()
