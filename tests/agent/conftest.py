@@ -20,11 +20,16 @@ from panel.fleet.agent import procs
 from panel.fleet.agent.config import Config
 from panel.fleet.agent.files import Registry
 from panel.fleet.agent.gpus import Reading
+from panel.fleet.agent.install_host import TOOL
+from panel.fleet.agent.install_host import pip_tool as pip_tool_of
+from panel.fleet.agent.install_pip import Teller
 from panel.fleet.agent.job import Job
 from panel.fleet.agent.jobs import Jobs
 from panel.fleet.agent.journal import Journal
 from panel.fleet.agent.orders import Order
+from panel.fleet.agent.provision import clean_env
 from tests.fakes.panel import TOKEN, FakePanel
+from tests.fakes.wheels import Index
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,3 +179,17 @@ def table(host: Host) -> Iterator[Table]:
 def fake_panel() -> Iterator[FakePanel]:
     with FakePanel() as panel:
         yield panel
+
+
+@pytest.fixture(scope="session")
+def pip_tool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The venv with an install's own pip, made once: `.pip` of a managed folder may be a link to it."""
+    managed = tmp_path_factory.mktemp("tool")
+    pip_tool_of(sys.executable, managed, Teller(lambda line: None), {**clean_env(), "PIP_NO_INDEX": "1"})
+    return managed / TOOL
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    with Index(tmp_path / "index") as made:
+        yield made

@@ -22,10 +22,10 @@ from typing import Any
 
 from panel.fleet.agent import sample_model
 from panel.fleet.agent.install import Installer
-from panel.fleet.agent.install_host import dist_version
+from panel.fleet.agent.install_host import dist_version, pip_tool
 from panel.fleet.agent.install_pip import Teller, secrets_in
 from panel.fleet.agent.install_plan import LOCKED_NAME, LOCKED_TORCH, LOCKED_VERSION, REQUIREMENTS, Request
-from panel.fleet.agent.provision import SetupProblem, cache_folder, read_marker, report, say
+from panel.fleet.agent.provision import SetupProblem, cache_folder, clean_env, read_marker, report, say
 
 NAME, VERSION = LOCKED_NAME, LOCKED_VERSION
 WAIT_S = 3600.0  # for another command that prepares the same
@@ -71,6 +71,10 @@ def prepare(cache: Path) -> dict[str, Any]:
     }
 
 
+def _pip(cache: Path, python: str) -> list[str]:
+    return pip_tool(python, cache, _teller(cache / f"{sample_model.NAME}.log"), clean_env())
+
+
 def _teller(log: Path) -> Teller:
     """Details go to the log file, which begins anew; each phase is one line for the person."""
     told: set[str] = set()
@@ -109,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         result = prepare(cache)
         if not options.no_model:
-            result |= sample_model.prepare(cache, Path(result["python"]))
+            result |= sample_model.prepare(cache, Path(result["python"]), lambda: _pip(cache, result["python"]))
     except SetupProblem as problem:
         return report(problem, as_json=options.json)
     except KeyboardInterrupt:

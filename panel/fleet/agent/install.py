@@ -157,7 +157,12 @@ class Installer:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH)
             folder.mkdir(exist_ok=True)
-            yield folder
+            try:
+                yield folder
+            except SetupProblem as exc:
+                if exc.code == "hash_mismatch":  # what is kept may be what is wrong
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
             with contextlib.suppress(BlockingIOError):  # another install still uses it
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
@@ -215,9 +220,21 @@ class Installer:
         argv += ["--report", str(report), "-r", str(listed)]
         code, output = run(argv, self.teller, env=self._pip_env(downloads, scratch), timeout_s=PLAN_TIMEOUT_S)
         if code != 0:
-            raise explain_pip_failure(output, self.log)
+            problem = explain_pip_failure(output, self.log)
+            if problem.code == "no_such_version" and not problem.params["versions"]:
+                problem = self._closed_source(pip, str(problem.params["package"]), downloads, scratch) or problem
+            raise problem
         found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
         return found
+
+    def _closed_source(self, pip: list[str], wanted: str, downloads: Path, scratch: Path) -> SetupProblem | None:
+        """pip says "no versions" also when a source refuses or fails; why stands only in its long output."""
+        argv = [*pip, "install", "--dry-run", "--ignore-installed", "--no-deps", "-vv", wanted]
+        quiet = Teller(lambda line: None, secrets=self.teller.secrets)
+        _code, output = run(argv, quiet, env=self._pip_env(downloads, scratch), timeout_s=PLAN_TIMEOUT_S)
+        lines = [line.strip() for line in output.splitlines() if "Could not fetch URL" in line]
+        problem = explain_pip_failure("\n".join(lines), self.log)
+        return problem if problem.code.startswith("index_") else None
 
     def _engine(self, pip: list[str], downloads: Path, scratch: Path) -> tuple[dict[str, Any], str]:
         report = self._report(pip, [plans.wanted(self.request)], downloads, scratch, "--no-deps")
@@ -315,7 +332,7 @@ class Installer:
             "requirements_sha256": hashlib.sha256(plan.requirements.encode()).hexdigest(),
             "python": ".".join(map(str, python or ())),
         }
-        if self.request.locked and not self.request.extras:
+        if plan.first and not self.request.extras:  # the tested list, as `make engine` has always marked it
             return content
         return content | {
             "variant": self.request.variant,

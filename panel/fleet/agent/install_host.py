@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -18,6 +19,8 @@ OLDEST_PIP = (22, 3)  # the first with `--dry-run --report` and `--python`
 GOOD_PIP = (24, 1)  # plans from metadata alone, and counts bytes with `--progress-bar raw`
 VENV_TIMEOUT_S = 300.0
 TOOL = ".pip"
+ASKED = ".asked"  # touched when a newer pip was looked for
+ASK_AGAIN_S = 86400.0
 
 
 def check_cpu(system: str, machine: str, cpuinfo: str) -> None:
@@ -104,9 +107,9 @@ def ask_python(path: str) -> tuple[tuple[int, int] | None, bool]:
     return (major, minor), bool(venv)
 
 
-def make_venv(base: str, folder: Path, teller: Teller, keep: Iterable[int] = ()) -> Path:
-    """A virtual environment with pip; returns its Python."""
-    argv = [base, "-m", "venv", str(folder)]
+def make_venv(base: str, folder: Path, teller: Teller, keep: Iterable[int] = (), *, pip: bool = False) -> Path:
+    """A virtual environment, bare unless pip is wanted; returns its Python."""
+    argv = [base, "-m", "venv", *([] if pip else ["--without-pip"]), str(folder)]
     code, output = run(argv, teller, env=clean_env(), timeout_s=VENV_TIMEOUT_S, keep=tuple(keep))
     if code != 0:
         if "no space left" in output.lower():
@@ -140,11 +143,13 @@ def pip_tool(base: str, managed: Path, teller: Teller, env: Mapping[str, str]) -
         if found == (0, 0):
             shutil.rmtree(folder, ignore_errors=True)
             folder.parent.mkdir(exist_ok=True)
-            make_venv(base, folder, teller)
-        if found < GOOD_PIP:
-            newer = [python, "-m", "pip", "install", "--quiet", "--retries", "0", "--upgrade", "pip"]
-            run(newer, teller, env=env, timeout_s=VENV_TIMEOUT_S)  # without it goes too, mostly
+            make_venv(base, folder, teller, pip=True)
             found = pip_version(python)
+        if found < GOOD_PIP and _long_ago(folder / ASKED):
+            newer = [python, "-m", "pip", "install", "--quiet", "--retries", "0", "--upgrade", "pip"]
+            run(newer, teller, env=env, timeout_s=VENV_TIMEOUT_S)  # it goes without, too
+            found = pip_version(python)
+            (folder / ASKED).touch()
     if found < OLDEST_PIP:
         raise SetupProblem(
             "pip_too_old",
@@ -154,6 +159,13 @@ def pip_tool(base: str, managed: Path, teller: Teller, env: Mapping[str, str]) -
             python=version,
         )
     return [python, "-m", "pip"]
+
+
+def _long_ago(file: Path) -> bool:
+    try:
+        return abs(time.time() - file.stat().st_mtime) > ASK_AGAIN_S
+    except OSError:  # never
+        return True
 
 
 # --- what the CPU wheel lacks -----------------------------------------------------------------------------------------

@@ -100,6 +100,8 @@ def settings_of(request: Request, host_env: Mapping[str, str], downloads: Path) 
     if request.wheel_folder:
         env = {name: value for name, value in env.items() if name in ("PIP_CONSTRAINT", "PIP_CONFIG_FILE")}
         env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": request.wheel_folder}
+    if env.get("PIP_RETRIES") == "0":  # then pip would not say that a source cannot be reached
+        env["PIP_RETRIES"] = "1"
     return env | {
         "PIP_NO_INPUT": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",

