@@ -97,7 +97,7 @@ SHIMS = {
 unit() { sed -n "s/^$1=-\{0,1\}//p" "$WALK/etc/systemd/system/$name.service"; }
 begin() {
   cd "$(unit WorkingDirectory)"
-  set -a; . "$(unit EnvironmentFile)"; set +a
+  set -a; . "$WALK$(unit EnvironmentFile)"; set +a
   eval "setsid $(unit ExecStart) >>'$WALK/$name.log' 2>&1 </dev/null &"
   echo $! >"$WALK/$name.pid"
 }
