@@ -9,7 +9,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from panel.accounts.guard import right
 from panel.core.errors import Invalid, PanelError
-from panel.core.pages import form_again, go, page, put_errors
+from panel.core.pages import form_again, go, is_htmx, page, put_errors
 from panel.fleet import agent_bundle, join_contexts, joining
 from panel.fleet.forms import JoinForm
 
@@ -60,6 +60,8 @@ def code(request: HttpRequest, pk: int) -> HttpResponse:
     """What came of a code; the code itself is not shown again."""
     row = joining.code(pk)
     standing = join_contexts.standing(row)
+    if is_htmx(request) and request.GET.get("was") == standing.kind:
+        return HttpResponse(status=204)  # nothing is taken from under a person's finger
     context = {"section": "hosts", "row": row, "standing": standing}
     return page(request, "fleet/join_code.html", context, parts=["wait"], moving=standing.moving)
 
