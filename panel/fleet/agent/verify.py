@@ -125,7 +125,7 @@ def _ask_until(child: subprocess.Popen[bytes], out: Path, port: int, key: str, t
                 teller.say(f"It answered: {text!r}")
                 return text
             if status != 503:
-                raise failed("answer", f"HTTP {status}: {body[:300].decode('utf-8', 'replace')}")
+                raise failed("answer", own_error(out) or f"HTTP {status}: {body[:300].decode('utf-8', 'replace')}")
         except ConnectionRefusedError:  # not listening yet
             time.sleep(0.2)
         except (ConnectionError, TimeoutError):  # it took the question, and then nothing came
@@ -159,11 +159,19 @@ def _answer(body: bytes) -> str:
     return text
 
 
+def own_error(out: Path) -> str:
+    """The first line that names an exception of its own; "" for none."""
+    named = (line for line in _lines(out) if "Error:" in line and "Engine core initialization failed" not in line)
+    return next(named, "")[:500]
+
+
 def error_line(out: Path) -> str:
-    """The first line that names an exception of its own, else the last one that says something."""
-    lines = [line.strip() for line in out.read_text("utf-8", "replace")[-(1 << 20) :].splitlines() if line.strip()]
-    named = [line for line in lines if "Error:" in line and "Engine core initialization failed" not in line]
-    return ((named or lines[-1:] or [""])[0])[:500]
+    """The first exception, else the last line that says something."""
+    return own_error(out) or (_lines(out)[-1:] or [""])[0][:500]
+
+
+def _lines(out: Path) -> list[str]:
+    return [line.strip() for line in out.read_text("utf-8", "replace")[-(1 << 20) :].splitlines() if line.strip()]
 
 
 def _copy(out: Path, teller: Teller) -> None:
