@@ -1,4 +1,4 @@
-"""What a browser calls itself, in words that its owner recognises. Pure; guesses nothing that is not there."""
+"""What a browser calls itself, in words that its owner recognises; guesses nothing that is not there."""
 
 from django.utils.translation import gettext as _
 

@@ -105,7 +105,8 @@ class TokenForm(forms.Form):
         label=_("Only for these deployments"), required=False, coerce=int, widget=forms.CheckboxSelectMultiple
     )
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, full: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        choices: Any = self.fields["deployments"]
-        choices.choices = list(reach.names().items())
+        if full or self.is_bound:  # a page that does not ask for deployments does not look them up
+            choices: Any = self.fields["deployments"]
+            choices.choices = list(reach.names().items())

@@ -5,6 +5,7 @@ newer one, too old, or when the admin who made it is one no more.
 """
 
 import secrets
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,14 +18,15 @@ from django.utils.translation import gettext_lazy as _
 
 from panel import audit
 from panel.accounts import limits, passwords, sessions
-from panel.accounts.access import require
+from panel.accounts.access import refusal, require
 from panel.accounts.actor import Actor, address_of
 from panel.accounts.models import OneTimeLink, Purpose, Role, User
 from panel.audit.bounds import line
-from panel.core.errors import Conflict, Invalid, NotFound
+from panel.core.errors import Conflict, Denied, Invalid, NotFound
 
 VALID = {Purpose.INVITE: timedelta(hours=72), Purpose.RESET: timedelta(hours=24)}
 MOST_INVITES = 200  # open at one time
+_SWEPT = timedelta(days=90)
 _KEPT = timedelta(days=30)  # how long an invitation that nobody used is still shown
 
 
@@ -63,6 +65,7 @@ def _open() -> "models.Q":
 
 def _make(purpose: Purpose, acting: Actor, **values: Any) -> tuple[OneTimeLink, str]:
     secret = secrets.token_urlsafe(32)
+    OneTimeLink.objects.filter(created_at__lt=timezone.now() - _SWEPT).delete()  # the record has what they did
     link = OneTimeLink.objects.create(
         purpose=purpose,
         secret_hash=passwords.digest(secret),
@@ -71,6 +74,23 @@ def _make(purpose: Purpose, acting: Actor, **values: Any) -> tuple[OneTimeLink, 
         **values,
     )
     return link, f"{settings.BERTH_PUBLIC_URL}{reverse(purpose.value, args=[secret])}"
+
+
+def _locked(acting: Actor, *others: User) -> dict[int, User]:
+    """Who acts and who is concerned, as they are now, locked in one order by all. Raises Denied when the admin is one
+    no more: a link that was made just after would be a way back in.
+    """
+    ids = {user.pk for user in others} | ({acting.id} if acting.id is not None else set())
+    rows = {row.pk: row for row in User.objects.select_for_update().filter(pk__in=ids).order_by("pk")}
+    me = rows.get(acting.id) if acting.id is not None else None
+    if acting.id is not None and (me is None or not me.is_active or me.role != Role.ADMIN):
+        raise no_longer_admin(acting)
+    return rows
+
+
+def no_longer_admin(acting: Actor) -> Denied:
+    """The refusal of someone who was an admin when the request came."""
+    return refusal(replace(acting, role=Role.VIEWER.value), "users.manage")
 
 
 def find(secret: str, purpose: Purpose, *, for_update: bool = False) -> OneTimeLink:
@@ -115,6 +135,7 @@ def invite(*, label: str, role: str, actor: Any) -> tuple[OneTimeLink, str]:
     if wrong:
         raise Invalid(wrong)
     with transaction.atomic():
+        _locked(acting)
         if OneTimeLink.objects.filter(_open(), purpose=Purpose.INVITE).count() >= MOST_INVITES:
             raise TooManyInvites(params={"most": MOST_INVITES})
         link, url = _make(Purpose.INVITE, acting, label=line(label, 80), role=role)
@@ -126,6 +147,7 @@ def invite_again(link: OneTimeLink, *, actor: Any) -> tuple[OneTimeLink, str]:
     """A new link for the same invitation; the older one ends. Raises LinkGone."""
     acting = require(actor, "users.manage")
     with transaction.atomic():
+        _locked(acting)
         _end(link)
         made, url = _make(Purpose.INVITE, acting, label=link.label, role=link.role)
         audit.record("invite.replaced", ("invite", made.pk, made.label), actor=acting, role=made.role)
@@ -172,7 +194,9 @@ def make_reset(user: User, *, actor: Any) -> tuple[OneTimeLink, str]:
     if acting.id == user.pk:  # else a session left open would be enough to take an account over
         raise OwnPassword()
     with transaction.atomic():
-        now = User.objects.select_for_update().get(pk=user.pk)
+        now = _locked(acting, user).get(user.pk)
+        if now is None:
+            raise NotFound()
         if not now.is_active:
             raise Disabled(params={"name": now.username})
         end_resets_of(now)
@@ -184,8 +208,9 @@ def make_reset(user: User, *, actor: Any) -> tuple[OneTimeLink, str]:
 def set_password(request: HttpRequest, secret: str, *, password: str) -> User:
     """Use such a link: all other sessions end, this browser is signed in. Raises LinkInvalid or Invalid."""
     with transaction.atomic():
+        # the person before the link, as everyone does who ends links
+        user = User.objects.select_for_update().get(pk=find(secret, Purpose.RESET).user_id)
         link = find(secret, Purpose.RESET, for_update=True)
-        user = User.objects.select_for_update().get(pk=link.user_id)
         if not user.is_active:
             raise LinkInvalid()
         passwords.check(password, user)

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from panel import audit
 from panel.accounts import limits, links, sessions
-from panel.accounts.access import refusal, require
+from panel.accounts.access import require
 from panel.accounts.actor import Actor
 from panel.accounts.models import LoginAttempt, Role, User
 from panel.accounts.signals import tell_tokens_changed
@@ -109,7 +109,7 @@ def _held(user: User, acting: Actor) -> User:
         raise NotFound()
     still_admin = User.objects.filter(pk=acting.id, is_active=True, role=Role.ADMIN)
     if acting.id is not None and not still_admin.exists():  # someone was first
-        raise refusal(Actor(acting.name, acting.id, acting.address, Role.VIEWER), "users.manage")
+        raise links.no_longer_admin(acting)
     return now
 
 

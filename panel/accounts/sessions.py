@@ -16,15 +16,17 @@ from panel.accounts.access import require
 from panel.accounts.actor import address_of, as_actor
 from panel.accounts.models import PersonSession, User
 
+_SWEPT = 500  # old sessions of everyone that one sign-in removes at most
 MOST = 50  # sessions of one person; a newer one ends the oldest
 _SEEN = timedelta(minutes=1)  # how exact "last seen" is; a write for every request would cost more than it tells
 
 
 def begin(request: HttpRequest, user: User) -> None:
-    """Sign this browser in: a new session key, so one that someone planted before is worth nothing."""
+    """Sign this browser in, in a transaction: a new session key, so one that was planted before is worth nothing."""
     login(request, user, backend=settings.AUTHENTICATION_BACKENDS[0])
     describe(request)
-    PersonSession.objects.filter(expire_date__lt=timezone.now()).delete()
+    old = PersonSession.objects.select_for_update(skip_locked=True).filter(expire_date__lt=timezone.now())
+    PersonSession.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:_SWEPT])).delete()
     newest = PersonSession.objects.filter(user=user).order_by("-since").values("pk")[:MOST]
     PersonSession.objects.filter(user=user).exclude(pk__in=newest).delete()
 

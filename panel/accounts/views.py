@@ -121,7 +121,7 @@ def _profile(request: HttpRequest, **more: Any) -> dict[str, Any]:
     return {
         "section": "profile",
         "password_form": PasswordForm(),
-        "token_form": TokenForm(),
+        "token_form": TokenForm(full=True),
         "all_fields": True,
         "tokens": tokens.listed(request.user),
         "sessions": sessions.listed(request.user, request.session.session_key),

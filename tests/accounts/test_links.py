@@ -274,6 +274,26 @@ def test_ones_own_password_needs_the_present_one(browser: Browser, people: dict[
 
 
 @pytest.mark.django_db(transaction=True)
+def test_links_used_made_and_ended_at_once_wait_for_each_other(people: dict[str, User], path: Any) -> None:
+    """Nobody locks in another order: a deadlock would be a failure of the panel."""
+    second = User.objects.create_user(username="second", role="admin", password=PASSWORD)
+    admin = people["admin"]
+    for round_ in range(5):
+        _link, url = links.make_reset(second, actor=admin)
+
+        def act(n: int, url: str = url, round_: int = round_) -> int:
+            if n == 0:
+                return reset(Client(), path(url), f"{NEW} {round_}").status_code
+            try:
+                links.make_reset(admin if n == 1 else second, actor=second if n == 1 else admin)
+            except Conflict as error:
+                return error.status
+            return 200
+
+        assert set(at_once(3, act)) <= {200, 302, 404}
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_reset_link_used_twice_at_once_works_once(people: dict[str, User], path: Any) -> None:
     _link, url = links.make_reset(people["viewer"], actor=people["admin"])
     assert at_once(3, lambda n: reset(Client(), path(url), f"{NEW} {n}").status_code) == [302, 404, 404]

@@ -266,6 +266,27 @@ def test_disabled_and_enabled_again(
     ]
 
 
+@pytest.mark.parametrize("change", [{"is_active": False}, {"role": "operator"}])
+def test_who_was_an_admin_when_the_request_came_does_nothing_more(
+    people: dict[str, User], somebody: User, change: dict[str, Any]
+) -> None:
+    former = User.objects.create_user(username="former", role="admin")
+    link, _url = links.invite(label="x", role="admin", actor=former)
+    User.objects.filter(pk=former.pk).update(**change)
+    actor = Actor.from_user(former)  # as it was read before
+    acts: list[Callable[[], Any]] = [
+        lambda: links.invite(label="myself", role="admin", actor=actor),
+        lambda: links.invite_again(link, actor=actor),
+        lambda: links.make_reset(somebody, actor=actor),
+        lambda: persons.change_role(somebody, "admin", actor=actor),
+        lambda: persons.disable(somebody, actor=actor),
+    ]
+    for act in acts:
+        with pytest.raises(Denied):
+            act()
+    assert OneTimeLink.objects.get().ended_at is None
+
+
 @pytest.mark.parametrize("end", ["disable", "demote"])
 def test_links_of_a_former_admin_are_no_way_back(
     people: dict[str, User], somebody: User, end: str, settings: Any

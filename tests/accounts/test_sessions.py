@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from django.contrib.sessions.backends.base import UpdateError
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -204,9 +205,6 @@ def test_a_session_that_is_ended_while_it_works_is_told_so(people: dict[str, Use
     stale = here.session
     stale["x"] = 1
     PersonSession.objects.all().delete()
-    from django.contrib.sessions.backends.base import UpdateError
-    from django.contrib.sessions.exceptions import SessionInterrupted  # noqa: F401  (what the middleware makes of it)
-
     with pytest.raises(UpdateError):
         stale.save()
     assert not PersonSession.objects.exists()  # it does not come back
