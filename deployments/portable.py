@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from django.db import transaction
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, gettext_noop
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from deployments import names, services
@@ -65,9 +65,9 @@ class _Named(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(max_length=63)
-    running: bool | None = Field(None, description="Left out: a new one starts, one that is there stays as it is.")
-    model: str = Field(max_length=1000, description="Name of the model, or the path of its files on a host.")
-    form: str = Field("", max_length=200, description="Which form of the model, where it has several.")
+    running: bool | None = Field(None, description=gettext_noop("Left out: a new one starts, one that is there stays."))
+    model: str = Field(max_length=1000, description=gettext_noop("Its name, or the path of its files on a host."))
+    form: str = Field("", max_length=200, description=gettext_noop("Which form of the model."))
     host: str = Field("", max_length=64)
     runtime: RuntimeName | None = None
 
@@ -85,7 +85,7 @@ class File(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    berth: Literal[1] = Field(description="The version of this form.")
+    berth: Literal[1] = Field(description=gettext_noop("The version of this kind of file."))
     deployments: list[Item] = Field(max_length=MOST)
 
 

@@ -15,6 +15,7 @@ from deployments.spec import NAME, DeploymentSpec, diff
 from deployments.states import Desired
 from models_catalog.models import Artifact
 from panel import audit
+from panel.core import validation
 from panel.core.errors import Conflict, Invalid
 from panel.core.mask import mask
 
@@ -27,7 +28,7 @@ def parse_spec(values: dict[str, Any]) -> DeploymentSpec:
     try:
         return DeploymentSpec.model_validate(values)
     except ValidationError as exc:
-        raise Invalid({".".join(map(str, e["loc"])) or "spec": e["msg"] for e in exc.errors()[:20]}) from exc
+        raise Invalid(validation.fields(exc.errors())) from exc
 
 
 def _check_name(name: str) -> None:

@@ -84,7 +84,7 @@ def _fields(schema: dict[str, Any], parts: dict[str, Any]) -> list[dict[str, Any
     found: list[dict[str, Any]] = []
     for name, part in schema.get("properties", {}).items():
         inner = _resolved(part, parts)
-        text = part.get("description") or ("" if "$ref" in part else inner.get("description", ""))
+        text = part.get("description", "")  # a class's own words are for programmers
         needed = name in schema.get("required", [])
         found.append({"name": name, "kind": _kind(inner), "needed": needed, "about": _(text) if text else ""})
         if inner.get("properties") and inner is not schema:

@@ -16,6 +16,7 @@ from django.db import IntegrityError, transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
 from ninja import Header, Schema
 
 from panel.core.errors import Conflict, Invalid
@@ -35,7 +36,7 @@ class OtherBody(Conflict):
 
 def key_header() -> Any:
     """The parameter of an operation that creates."""
-    text = (
+    text = gettext_noop(
         "A text of your own, new for each thing to make. The same key with the same body within 24 hours gives the"
         " first answer again; with another body 409. Secrets are not repeated."
     )

@@ -26,6 +26,7 @@ LOOK_S = 0.5  # how often a waiting command looks
 class ShellCommand(BaseCommand):
     """Subclasses write `run(options)`; a PanelError in it is told and ends with 2."""
 
+    requires_system_checks = []  # `manage.py check` is for those; a command in a script should begin at once
     actor = Actor.shell()
 
     def add_arguments(self, parser: CommandParser) -> None:
