@@ -162,7 +162,7 @@ def _fed(data: bytes, state: dict[str, Any], now: float, run: Run) -> dict[str, 
 
 
 def _started(run: Run) -> float:
-    """When the process began, by its host's clock; the order's time until that is known."""
+    """When the process began, by our clock (fleet.reports put it right); the order's time until that is known."""
     return float((run.job.status if run.job else {}).get("started_at") or run.created_at.timestamp())
 
 
