@@ -6,15 +6,18 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_noop as _
 from ninja import Query, Router, Status
 
-from deployments import portable, queries, services
+from deployments import portable, preflight, queries, services
 from deployments.models import Deployment
 from deployments.schemas import (
     DeploymentChange,
     DeploymentFilter,
     DeploymentIn,
     DeploymentOut,
+    PlanIn,
+    PlanOut,
     deployment_out,
     deployments_out,
+    plan_out,
 )
 from deployments.spec import DeploymentSpec
 from panel.core.api import Page, Token, answers, page_of
@@ -72,6 +75,17 @@ def create_deployment(request: HttpRequest, body: DeploymentIn, response: HttpRe
     number = made["id"] if isinstance(made, dict) else made.id
     response["Location"] = f"/api/v1/deployments/{number}"
     return Status(201, made)
+
+
+@router.post(
+    "/deployments/plan",
+    response=answers({200: PlanOut}, 413),
+    auth=Token("deployments.create"),
+    summary=_("What a start would do"),
+    description=_("Where it would run and with which command, or why it cannot. Nothing is written."),
+)
+def plan_deployment(request: HttpRequest, body: PlanIn) -> Any:
+    return plan_out(preflight.check(body.spec, name=body.name))
 
 
 @router.get(

@@ -12,9 +12,10 @@ from ninja import Field, Schema
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import PydanticUndefined
 
-from deployments import queries
+from deployments import preflight, queries
+from deployments.contexts import candidates
 from deployments.models import Deployment, Run
-from deployments.spec import DeploymentSpec
+from deployments.spec import NAME, DeploymentSpec
 from deployments.states import State
 from deployments.wording import words
 from panel.core.api import Paging, Reason
@@ -62,6 +63,13 @@ SpecChange: Any = create_model(
 )
 
 
+class PlanIn(Schema):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"spec": EXAMPLE}]})
+
+    name: str = Field("model", max_length=63, pattern=NAME.pattern, description=_("The name that it would have."))
+    spec: DeploymentSpec
+
+
 class DeploymentChange(Schema):
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"spec": {"options": {"max_model_len": 8192}}, "revision": 1}]}
@@ -106,6 +114,28 @@ class DeploymentOut(Schema):
     created_at: datetime
     created_by: str
     wanted_by: str = Field(description=_("Who pressed start or stop last."))
+
+
+class CandidateOut(Schema):
+    """A place that was not taken, and why."""
+
+    name: str
+    message: str
+    hint: str
+
+
+class PlanOut(Schema):
+    """What a start would do now, by the planner that starts use. Nothing is reserved."""
+
+    ok: bool
+    waits: bool = Field(description=_("It cannot start now, and would wait for room."))
+    reason: Reason | None
+    candidates: list[CandidateOut] = Field(description=_("Places that were not taken, and why."))
+    host: str | None
+    gpus: list[int]
+    engine_version: str
+    reserve_mib: int = Field(description=_("Memory that would be set aside, on all devices together."))
+    command: str = Field(description=_("The command as it would run; secrets are named only."))
 
 
 class StepOut(Schema):
@@ -188,6 +218,23 @@ def deployment_out(row: Deployment, model: str) -> dict[str, Any]:
         "run": row.run_id,
         "revision": row.revision.number,
         "spec": mask(row.revision.spec),
+    }
+
+
+def plan_out(check: preflight.Check) -> dict[str, Any]:
+    placed = check.placement is not None
+    return {
+        "ok": check.ok,
+        "waits": check.retryable and not check.ok,
+        "reason": reason_out(check.reason),
+        "candidates": [
+            {"name": item["name"], "message": item["text"], "hint": item["hint"]} for item in candidates(check.reason)
+        ],
+        "host": check.host.name if check.host is not None else None,
+        "gpus": [gpu.index for gpu in check.gpus],
+        "engine_version": check.runtime.version if check.runtime is not None else "",
+        "reserve_mib": sum(share.mib for share in check.shares) if placed else 0,
+        "command": check.preview(),
     }
 
 

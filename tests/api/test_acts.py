@@ -89,6 +89,18 @@ def test_a_hidden_secret_that_comes_back_stays_as_it_is(as_: Any, world: dict[st
 
 
 @pytest.mark.django_db
+def test_a_plan_says_where_or_why_not_and_writes_nothing(as_: Any, world: dict[str, Any]) -> None:
+    client, spec = as_("operator"), {"artifact_id": world["copy"].artifact_id, "device": "gpu"}
+    plan = send(client, "POST", "/deployments/plan", {"name": "soon", "spec": spec}).json()
+    assert (plan["ok"], plan["host"], plan["gpus"], plan["engine_version"]) == (True, "quay", [0], "0.32.0"), plan
+    assert "--served-model-name soon" in plan["command"] and plan["reserve_mib"] > 0
+    no = send(client, "POST", "/deployments/plan", {"spec": {**spec, "gpu_count": 4}}).json()
+    assert (no["ok"], no["host"], no["command"]) == (False, None, "") and no["reason"]["code"] == "place.none"
+    assert no["candidates"] and all(item["message"] for item in no["candidates"])
+    assert Deployment.objects.count() == 1 and not Event.objects.filter(verb__startswith="deployment").exists()
+
+
+@pytest.mark.django_db
 def test_searching_for_models(as_: Any, world: dict[str, Any]) -> None:
     away = builders.make_host("away", lost_at=timezone.now())
     client = as_("operator")

@@ -19,6 +19,7 @@ ANY = "viewer"
 TABLE = {
     "GET /api/v1/deployments": "viewer",
     "POST /api/v1/deployments": "operator",
+    "POST /api/v1/deployments/plan": "operator",
     "GET /api/v1/deployments/{deployment_id}": "viewer",
     "PATCH /api/v1/deployments/{deployment_id}": "operator",
     "DELETE /api/v1/deployments/{deployment_id}": "operator",
@@ -56,7 +57,10 @@ TABLE = {
     "DELETE /api/v1/users/invitations/{invitation_id}": "admin",
 }
 # What a token for some deployments reaches at all; everything else is refused to it.
-WITHIN = {name for name in TABLE if "/deployments" in name or "/runs" in name} - {"POST /api/v1/deployments"}
+WITHIN = {name for name in TABLE if "/deployments" in name or "/runs" in name} - {
+    "POST /api/v1/deployments",
+    "POST /api/v1/deployments/plan",
+}
 WITHIN |= {"GET /api/v1/me"}
 
 
