@@ -38,9 +38,13 @@ class CannotInstall(PanelError):
     status = 409
 
 
-def _refused(check: install_checks.Check) -> CannotInstall:
-    words = runtime_wording.failure(check.refusal())
-    return CannotInstall(check.code, words.text, words.hint)
+def _refuse_early(host: Host, variant: str, version: str) -> None:
+    """Raises CannotInstall for what the host would refuse, Conflict when it is no host of this panel any more."""
+    if host.forgotten_at is not None:
+        raise Conflict("host.forgotten", _("This host does not belong to the panel any more."), "")
+    for check in install_checks.refusals(host, variant, version):
+        words = runtime_wording.failure(check.refusal())
+        raise CannotInstall(check.code, words.text, words.hint)
 
 
 Act = TypeVar("Act", bound=Callable[..., Any])
@@ -72,9 +76,8 @@ def install(
     """
     version, wanted = _checked(engine, variant, version, extras)
     services.lock_host(host.pk)
-    host = Host.objects.get(pk=host.pk)
-    for check in install_checks.refusals(host, variant, version):
-        raise _refused(check)
+    host.refresh_from_db()
+    _refuse_early(host, variant, version)
     same = host.installs.filter(engine=engine, variant=variant, version=version, extras=wanted, state__in=ACTIVE)
     if twin := same.exclude(state=InstallState.CANCELLING).first():
         return twin
@@ -169,8 +172,7 @@ def try_again(install: RuntimeInstall, *, actor: Any) -> RuntimeInstall:
     if row.state not in (InstallState.FAILED, InstallState.CANCELLED):
         return row
     row.name = _free_name(row.host, row.variant, row.version)
-    for check in install_checks.refusals(row.host, row.variant, row.version):
-        raise _refused(check)
+    _refuse_early(row.host, row.variant, row.version)
     audit.record("runtime.install_tried_again", row, actor=actor, host=row.host.name)
     _order(row)
     return row

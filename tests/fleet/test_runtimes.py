@@ -192,6 +192,19 @@ def test_what_the_host_would_refuse_is_refused_before(
     assert "%(" not in caught.value.text and not RuntimeInstall.objects.exists()
 
 
+def test_a_forgotten_host_gets_no_engine(host: Host, admin: Actor) -> None:
+    row = runtimes.install(host, variant="cpu", version="0.32.0", actor=admin)
+    result(host, row.job, code="task_failed")
+    Host.objects.update(forgotten_at=timezone.now())
+    for act in (
+        lambda: runtimes.install(host, variant="cpu", actor=admin),
+        lambda: runtimes.try_again(row, actor=admin),
+    ):
+        with pytest.raises(Conflict) as caught:
+            act()
+        assert caught.value.code == "host.forgotten"
+
+
 def test_the_variant_follows_what_the_host_has(host: Host) -> None:
     assert install_checks.preselected(host, has_gpu=True) == "cpu", "a card without a driver cannot be used"
     host.facts = {**FACTS, "cuda_driver_version": "13.0"}
