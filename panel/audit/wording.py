@@ -151,6 +151,7 @@ NAMES: dict[str, Any] = {
     "device": _("Runs on"),
     "gpu_uuids": _("GPUs"),
     "gpu_count": _("Number of GPUs"),
+    "gpus": _("GPUs"),
     "task": _("Used for"),
     "options": _("Engine options"),
     "extra_args": _("More engine flags"),

@@ -25,18 +25,6 @@ def test_nothing_moves_for_people_who_asked_for_that(transactional_db: None, vis
     assert page.evaluate(MOVING) == "spin", "the test would see movement"
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.role and case.status == 200])
-def test_a_page_has_one_voice(transactional_db: None, visit: Callable[..., Page], name: str) -> None:
-    """What changes is said in #announce alone; a second region would say it twice. Notes of a form's answer, which come
-    with the page, and the conversation are apart."""
-    page = visit(CASES[name].make(), role=CASES[name].role)
-    voices = page.eval_on_selector_all(
-        "[role=status], [role=alert], [aria-live]:not([aria-live=off])",
-        "all => all.map(e => e.id || e.outerHTML.slice(0, 80))",
-    )
-    assert [voice for voice in voices if voice not in ("chat", "token-new", "link-new", "checks")] == ["announce"]
-
-
 def test_what_changes_at_the_same_time_is_said_once_and_together(
     transactional_db: None, visit: Callable[..., Page]
 ) -> None:

@@ -6,7 +6,7 @@ logs and the names of the trade may stay.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from typing import Any
 
@@ -21,13 +21,18 @@ from tests.house.test_translations import CATALOG, entries
 
 # Words that are the same in both languages.
 NAMES = set(
-    """
+    re.findall(
+        r"\S+",
+        """
     Berth English vLLM SGLang llama cpp Ollama Hugging Face Django PostgreSQL Valkey Redis Python JavaScript Linux systemd
     GPU GPUs CPU RAM CUDA NVIDIA ROCm NPU PID pid API URL HTTP HTTPS TLS SHA SSH CSV JSON YAML KV token GGUF LoRA MoE OpenAI
     GiB MiB KiB TiB GB MB ms min TTFT FP BF INT AWQ GPTQ NVFP MXFP bitsandbytes safetensors tokenizer transformers flashinfer
     curl pip venv conda shim SIGTERM SIGKILL TERM KILL UUID IP IPv DNS NFS HF ID id root sudo nightly Docker NVML USB PCI
+    PATH vllm sglang llamacpp ollama FlashInfer OpenAPI NTP iOS LTS Ubuntu Debian Idempotency-Key GET POST PUT PATCH DELETE
+    llama-server berth-agent agent-wheels main Accept-Language Accept Bearer Authorization
     Chrome Firefox Safari Edge Chromium macOS Windows Android iPhone iPad Ctrl Esc Enter Tab UTC ASCII UTF v MCP
-    """.split()
+        """,
+    )
 )
 CODE = {"code", "pre", "script", "style", "svg", "kbd", "samp", "textarea", "noscript"}
 CODE_CLASSES = {"mono", "log", "cmd", "logline", "av", "lang"}
@@ -35,7 +40,10 @@ SPOKEN = ("aria-label", "title", "placeholder", "alt", "data-say", "data-said", 
 VOID = {"meta", "link", "input", "br", "hr", "img", "use", "rect", "path", "source", "wbr", "col"}
 WORD = re.compile(r"[A-Za-z][A-Za-z’'-]*[A-Za-z]")
 # Paths, addresses, flags, file and model names, versions, settings, tokens: anything with such a sign inside.
-TECHNICAL = re.compile(r"\S*[/_@=\\]\S*|--?[a-z][\w-]*|\S*[A-Za-z]\S*\d\S*|\S*\d\S*[A-Za-z]\S*|\w+(?:[.:]\w+)+")
+# A single Latin word in quotation marks is the name of a value.
+TECHNICAL = re.compile(
+    r"`[^`]*`|“[\w.:-]+”|make engine|X-Log-\w+|\b[0-9a-f]{8,}\b|\S*[/_@=\\]\S*|(?<![\w-])--?[a-z][\w-]*|\S*[A-Za-z]\S*\d\S*|\S*\d\S*[A-Za-z]\S*|\w+(?:[.:]\w+)+"
+)
 
 
 class Words(HTMLParser):
@@ -100,7 +108,7 @@ def sample_data() -> set[str]:
             for field in model._meta.concrete_fields
             if isinstance(field, models.CharField | models.TextField | models.JSONField) and not field.choices
         ]
-        for row in model._default_manager.values_list(*names) if names else ():
+        for row in model._base_manager.values_list(*names) if names else ():
             for value in row:
                 found |= set(_texts(value))
     return {text for text in found if len(text) > 1 and text.casefold() not in said}
@@ -122,18 +130,44 @@ def _texts(value: Any) -> Iterator[str]:
                 return
 
 
-@pytest.mark.django_db
-@pytest.mark.parametrize("shown", all_cases(), ids=lambda shown: shown.name)
-def test_no_english_is_left_on_a_chinese_page(shown: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def rendered(db: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """A listed page with its rows, in a language."""
     monkeypatch.setattr("panel.core.sse.publish", lambda *args, **kwargs: True)
-    path = shown.make()
-    client = Client(headers={"Accept-Language": "zh-CN", "Accept": "text/html", "Sec-Fetch-Mode": "navigate"})
-    if shown.role:
-        client.force_login(User.objects.get_or_create(username=f"{shown.role}-person", defaults={"role": shown.role})[0])
-    answer = client.get(path)
-    assert answer.status_code == shown.status
+
+    def render(shown: Case, language: str) -> str:
+        path = shown.make()
+        client = Client(headers={"Accept-Language": language, "Accept": "text/html", "Sec-Fetch-Mode": "navigate"})
+        if shown.role:
+            person = User.objects.get_or_create(username=f"{shown.role}-person", defaults={"role": shown.role})[0]
+            client.force_login(person)
+        answer = client.get(path)
+        assert answer.status_code == shown.status
+        return str(answer.content.decode())
+
+    return render
+
+
+@pytest.mark.parametrize("shown", all_cases(), ids=lambda shown: shown.name)
+def test_no_english_is_left_on_a_chinese_page(shown: Case, rendered: Callable[..., str]) -> None:
     words = Words()
-    words.feed(answer.content.decode())
+    words.feed(rendered(shown, "zh-CN"))
     data = sample_data()
     left = [f"{' '.join(found)!r} in {text[:120]!r}" for text in words.texts if (found := left_in(text, data))]
     assert not left, "\n".join(left)
+
+
+# What stands in a form's answer, and the conversation, are read out where they are.
+APART = {"chat", "token-new", "link-new", "checks"}
+
+
+@pytest.mark.parametrize(
+    "shown", [case for case in all_cases() if case.role and case.status == 200], ids=lambda shown: shown.name
+)
+def test_a_page_has_one_voice(shown: Case, rendered: Callable[..., str]) -> None:
+    """What changes is said in #announce alone (`data-say`); a second live region would say it twice."""
+    tags = re.findall(
+        r"<[^>]*(?:role=\"(?:status|alert)\"|aria-live=\"(?:polite|assertive)\")[^>]*>", rendered(shown, "en")
+    )
+    voices = [found[1] if (found := re.search(r'\bid="([^"]*)"', tag)) else tag for tag in tags]
+    assert [voice for voice in voices if voice not in APART] == ["announce"]
