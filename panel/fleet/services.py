@@ -173,7 +173,8 @@ def ensure_local_host(folder: Path) -> Host:
             audit.record("host.joined", host, actor=None, local=True)
             first_look(host)
         else:
-            Host.objects.filter(pk=host.pk).update(token_hash=digest(token))
+            # Whoever had the old token has no seat any more: a restored folder need not wait for its silence.
+            Host.objects.filter(pk=host.pk).update(token_hash=digest(token), agent_instance="")
     write_local_settings(host, folder)
     if not host.runtimes.filter(present=True).exists():  # perhaps one was prepared while the panel was away
         look_here()
