@@ -16,6 +16,7 @@ from deployments.models import Deployment, Revision, Run
 from models_catalog.models import Artifact, CatalogModel, Copy
 from panel.accounts.models import ApiToken, User
 from panel.core.crypto import seal
+from panel.fleet import doors
 from panel.fleet.door import NoSnapshot, Snapshot, token_hash
 from panel.fleet.door.access import identify
 from panel.fleet.models import Host, Job
@@ -89,6 +90,31 @@ def test_a_former_run_or_another_host_or_an_unreadable_key_opens_nothing(host: H
         ("sealed", False, "door.key_unreadable"),
         ("there", False, "door.none"),
     ]
+
+
+def test_another_hosts_engine_is_reached_through_its_door(host: Host) -> None:
+    there = Host.objects.create(name="atlas", token_hash="i", last_seen_at=timezone.now())
+    order = doors.order_for(there)
+    assert order is not None
+    row = deployment(there, "far")
+    door = {"address": "10.0.0.7", "port": 8443, "certificate": "c" * 64, "accepts": order.accepts, "problem": ""}
+    Host.objects.filter(pk=there.pk).update(door=door)
+    route = snapshot.build().routes["far"]
+    assert route.open and route.via is not None and route.port == 4711
+    assert (route.via.host, route.via.address, route.via.port) == ("atlas", "10.0.0.7", 8443)
+    assert (route.via.certificate, route.via.job_id) == ("c" * 64, str(row.run.job_id))
+    assert token_hash(route.via.key) == order.accepts[0] and not route.via.silent
+    Host.objects.filter(pk=there.pk).update(lost_at=timezone.now())
+    via = snapshot.build().routes["far"].via
+    assert via is not None and via.silent and via.heard_at
+    for changes, why in (
+        ({"accepts": []}, "door.key_pending"),
+        ({"problem": "died"}, "door.none"),
+        ({"certificate": ""}, "door.none"),
+    ):
+        Host.objects.filter(pk=there.pk).update(door={**door, **changes})
+        route = snapshot.build().routes["far"]
+        assert (route.open, route.via, route.reason) == (False, None, why)
 
 
 def test_deleted_deployments_have_no_route(host: Host) -> None:
