@@ -25,6 +25,7 @@ from panel.fleet.agent.provision import SetupProblem, read_marker, signal_name
 
 PROBE_S = 300.0
 START_S = 600.0
+CAUSE_S = 3.0
 NAME = "check"
 
 
@@ -125,7 +126,8 @@ def _ask_until(child: subprocess.Popen[bytes], out: Path, port: int, key: str, t
                 teller.say(f"It answered: {text!r}")
                 return text
             if status != 503:
-                raise failed("answer", own_error(out) or f"HTTP {status}: {body[:300].decode('utf-8', 'replace')}")
+                said = f"HTTP {status}: {body[:300].decode('utf-8', 'replace')}"
+                raise failed("answer", _cause(child, out) or said)
         except ConnectionRefusedError:  # not listening yet
             time.sleep(0.2)
         except (ConnectionError, TimeoutError):  # it took the question, and then nothing came
@@ -157,6 +159,16 @@ def _answer(body: bytes) -> str:
     if not isinstance(text, str) or count != 1:
         raise failed("answer", f"{count} tokens: {text!r}"[:300])
     return text
+
+
+def _cause(child: subprocess.Popen[bytes], out: Path) -> str:
+    """What the log says behind a bad answer; the answer may come a moment before it."""
+    end = time.monotonic() + CAUSE_S
+    while not own_error(out) and time.monotonic() < end:
+        if child.poll() is not None:
+            break
+        time.sleep(0.1)
+    return own_error(out)
 
 
 def own_error(out: Path) -> str:
