@@ -182,6 +182,7 @@ def restore(source: Path, *, replace: bool) -> dict[str, Any]:
             _check_key(archive, manifest)
             with database():
                 _check_empty(replace)
+                _check_unused()
                 _bring_in(archive, manifest)
             return manifest
     except (OSError, tarfile.TarError, EOFError) as exc:
@@ -235,6 +236,23 @@ def _check_empty(replace: bool) -> None:
             "backup_not_empty",
             _("This panel is in use: it has %(count)s accounts."),
             _("Restore into an empty one, or say --replace to throw away what is here."),
+            params={"count": row[0]},
+        )
+
+
+def _check_unused() -> None:
+    """Web and workers that run as processes of their own hold no lock, but a connection."""
+    with own_connection() as connection:
+        row = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()"
+            " AND backend_type = 'client backend'"
+        ).fetchone()
+    if row and row[0]:
+        raise BackupError(
+            "backup_in_use",
+            _("The database is in use: %(count)s connections."),
+            _("Stop web and workers first; engines go on."),
             params={"count": row[0]},
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from django.conf import settings as django_settings
 from django.db import connections
@@ -91,6 +92,9 @@ def test_a_new_panel_goes_on_where_the_backup_was(
     before = str(connections["default"].settings_dict["NAME"])
     try:
         new = {**stack.env, "DATABASE_URL": servers.url_of(empty_database), "BERTH_DATA": str(tmp_path / "new")}
+        with psycopg.connect(new["DATABASE_URL"]):  # as web and workers of a compose file would
+            refused = manage(new, "restore", str(file))
+            assert refused.returncode == 1 and "in use: 1 connections" in refused.stderr
         assert "Restored" in done(new, "restore", str(file))
         move_to(empty_database)
         assert Host.objects.get(is_local=True).work_rev > newest

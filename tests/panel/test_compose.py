@@ -126,6 +126,6 @@ def test_what_it_runs_runs(proxy: str, tmp_path: Path) -> None:
         pytest.skip(f"{proxy} is not installed")
     env = {**os.environ, "BERTH_TEST_PROXY": proxy, "BERTH_TEST_FOLDER": str(tmp_path)}
     argv += [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "tests/panel/inside_compose.py"]
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=420, check=False)
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout[-12000:] + done.stderr[-3000:]
     assert " passed" in done.stdout and "skipped" not in done.stdout, done.stdout[-3000:]
