@@ -253,6 +253,30 @@ def test_the_cable_is_cut_and_plugged_again(far: Far, row: Deployment) -> None:
     until(lambda: stored(run_id) == log.read_bytes(), timeout=30, why="the whole log is here")
 
 
+def test_an_answer_whose_cable_is_cut_ends_and_says_so(far: Far, row: Deployment) -> None:
+    talk = far.deploy("cut-off", "slow")
+    far.stack.wait_for(talk, "ready", timeout=60)
+    far.answers("cut-off")
+    body = {"model": "cut-off", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
+    headers = {"Authorization": f"Bearer {far.token}"}
+    said = ""
+    try:
+        with (
+            pytest.raises(httpx.RemoteProtocolError),
+            httpx.stream("POST", f"{far.stack.url}/v1/chat/completions", json=body, headers=headers, timeout=60) as got,
+        ):
+            for line in got.iter_lines():
+                said += line
+                if said.count("data:") == 2:
+                    far.net.cut()
+    finally:
+        far.net.plug()
+    assert '"code": "door.broke_off"' in said and "[DONE]" not in said
+    far.stack.wait_for(talk, "ready", timeout=60)
+    services.stop(talk, actor=None)
+    far.stack.wait_for(talk, "stopped", timeout=60)
+
+
 def stored(run_id: Any) -> bytes:
     return b"".join(part.data for part in logstore.read_all(run_id))
 
