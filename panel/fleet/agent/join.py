@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from panel.fleet.agent import config, procs
+from panel.fleet.agent import config, door_process, procs
 from panel.fleet.agent.client import Away, Client, Rejected
 from panel.fleet.agent.config import Config, ConfigError, check_panel_url
 from panel.fleet.agent.files import Registry
@@ -159,6 +159,7 @@ def leave(folder: Path) -> int:
     jobs = Jobs(journal, Registry(settings))
     jobs.adopt()
     jobs.tick()
+    door_process.end(folder)  # nobody will come through it any more, whatever still runs behind it
     report = Report(
         agent_version=VERSION,
         sent_at=time.time(),
