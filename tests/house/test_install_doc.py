@@ -14,6 +14,7 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import psutil
 import pytest
@@ -47,6 +48,16 @@ def test_links_lead_somewhere() -> None:
             assert target[1:] in anchors, target
         else:
             assert (ROOT / "docs" / target.split("#")[0]).exists(), target
+
+
+def test_the_readme_leads_somewhere_and_its_picture_can_be_read() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#]+)\)", readme)
+    assert len(targets) > 10
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+    picture = ElementTree.parse(ROOT / "docs/flow.svg").getroot()
+    names = {element.tag.split("}")[1]: (element.text or "") for element in picture}
+    assert names["title"] and names["desc"] and "prefers-color-scheme: dark" in names["style"]
 
 
 def test_settings_commands_and_targets_exist() -> None:
@@ -231,8 +242,8 @@ def test_one_server_without_internet(walk: Walk) -> None:
     said = walk.paste("\n".join(commands("One server")), berth, **carried)
     assert "✓ python" in said and "✗" not in said
     until(walk.alive, timeout=120, why=f"the panel answers\n{walk.log()}")
-    link = re.search(r"https://berth\.example\.org/first-admin/\S+", walk.log())
-    assert link, walk.log()
+    link = re.compile(r"https://berth\.example\.org/first-admin/\S+")
+    until(lambda: link.search(walk.log()), timeout=60, why="the journal shows the first admin's link")
     assert (walk.folder / "etc/systemd/system/berth-panel.service").read_text().count("KillMode=process") >= 1
 
     walk.paste("printf 'correct horse battery\\n' | berth createadmin ada", berth)
