@@ -153,6 +153,7 @@ LOGIN_REDIRECT_URL = "deployments"
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", "English"), ("zh-hans", "中文")]
 LOCALE_PATHS = [BASE_DIR / "locale"]
+FORMAT_MODULE_PATH = "panel.formats"
 USE_TZ = True
 TIME_ZONE = env.text("BERTH_TIME_ZONE", "UTC")
 STATIC_URL = "static/"

@@ -3,6 +3,7 @@
 A room adds its verbs here; tests/audit/test_wording.py finds a verb that is recorded and has no sentence.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -296,12 +297,12 @@ def _details(event: Event) -> list[str]:
     words = {"browser": pgettext("way in", "browser"), "shell": pgettext("way in", "command line")}
     token = gettext("token “%(name)s”") % {"name": via[6:]} if via.startswith("token ") else via
     way = words.get(via) or token
-    parts = [", ".join(part for part in (way, event.address) if part)]
+    parts = [_list(part for part in (way, event.address) if part)]
     if event.outcome == Outcome.DENIED and event.target:
         parts.append(event.target)
     if event.count > 1:
         parts.append(gettext("%(n)s times in this minute") % {"n": f"{event.count:,}"})
-    parts += [f"{NAMES.get(name, name.replace('_', ' '))}: {_short(value)}" for name, value in facts.items()]
+    parts += [_pair(NAMES.get(name, name.replace("_", " ")), value) for name, value in facts.items()]
     return [part for part in parts if part]
 
 
@@ -327,7 +328,16 @@ def _short(value: Any) -> str:
     if isinstance(value, bool):
         return pgettext("a fact", "yes") if value else pgettext("a fact", "no")
     if isinstance(value, list):
-        return ", ".join(_short(item) for item in value) or "–"
+        return _list(_short(item) for item in value) or "–"
     if isinstance(value, dict):
-        return ", ".join(f"{name}: {_short(item)}" for name, item in value.items()) or "–"
+        return _list(_pair(name, item) for name, item in value.items()) or "–"
     return str(value)
+
+
+def _list(words: Iterable[str]) -> str:
+    return pgettext("between the words of a list", ", ").join(words)
+
+
+def _pair(name: Any, value: Any) -> str:
+    # Translators: a fact, such as "Role: admin"
+    return pgettext("name and value", "%(name)s: %(value)s") % {"name": name, "value": _short(value)}

@@ -52,9 +52,9 @@ def test_filters_of_the_record_say_how_much_they_found(transactional_db: None, v
     assert page.locator("#announce").text_content() == page.locator("#amount").get_attribute("data-say")
 
 
-@pytest.mark.parametrize("name", ["activity", "ready"])
+@pytest.mark.parametrize("name", ["activity", "deployment-ready"])
 def test_a_page_on_paper(transactional_db: None, visit: Callable[..., Page], name: str) -> None:
-    page = visit(CASES[named(name)].make(), dark=True)
+    page = visit(CASES[name].make(), dark=True)
     SHOTS.mkdir(parents=True, exist_ok=True)
     file = SHOTS.parent / f"{name}.pdf"
     page.pdf(path=file, format="A4")
