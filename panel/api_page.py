@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from panel.accounts.access import can
 from panel.accounts.actor import Actor
 from panel.accounts.nextpage import to_login
+from panel.audit.wording import NAMES
 from panel.core import pages
 
 
@@ -85,8 +86,9 @@ def _fields(schema: dict[str, Any], parts: dict[str, Any]) -> list[dict[str, Any
     for name, part in schema.get("properties", {}).items():
         inner = _resolved(part, parts)
         text = part.get("description", "")  # a class's own words are for programmers
+        about = _(text) if text else str(NAMES.get(name, ""))
         needed = name in schema.get("required", [])
-        found.append({"name": name, "kind": _kind(inner), "needed": needed, "about": _(text) if text else ""})
+        found.append({"name": name, "kind": _kind(inner), "needed": needed, "about": about})
         if inner.get("properties") and inner is not schema:
             found += [{**field, "name": f"{name}.{field['name']}"} for field in _fields(inner, parts)]
     return found
