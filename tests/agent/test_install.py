@@ -6,7 +6,6 @@ import json
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from panel.fleet.agent.install_plan import Request
 from panel.fleet.agent.provision import BUILDING, SetupProblem, read_marker
 from tests.fakes.wheels import Index, add_engine
 
-Install = Callable[..., Installed]
+pytestmark = pytest.mark.slow
 
 
 class Place:

@@ -19,6 +19,7 @@ from tests.agent.conftest import Host, Table, marked
 from tests.fakes.wheels import Index, add_engine
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
 SECRET = "s3cr3t-pa55"
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import signal
@@ -80,6 +81,8 @@ class Job:
         self.kill_at: float | None = None
         self.dead_since: float | None = None
         self.keeper: Keeper | None = None
+        self.last_progress: Progress | None = None
+        self.reported_all = False
         self.load()
 
     # --- what the shim wrote ----------------------------------------------------------------------------------------
@@ -363,13 +366,12 @@ class Job:
 
     def progress(self) -> Progress | None:
         """How far an install is, as its process wrote it last."""
-        if self.record.kind != "install":
-            return None
-        raw = read_json(self.folder / "progress.json")
-        try:
-            return Progress.model_validate(raw) if isinstance(raw, dict) else None
-        except ValidationError:
-            return None
+        if self.record.kind == "install" and not self.reported_all:
+            self.reported_all = self.record.over  # it does not change any more
+            raw = read_json(self.folder / "progress.json")
+            with contextlib.suppress(ValidationError):
+                self.last_progress = Progress.model_validate(raw) if isinstance(raw, dict) else None
+        return self.last_progress
 
     def _log_facts(self) -> tuple[int, tuple[int, int] | None, float | None]:
         try:
