@@ -1,4 +1,5 @@
-"""English and Simplified Chinese are both complete: every string of the code has its Chinese, compiled and well formed.
+"""English and Simplified Chinese are both complete: every string of the code has its Chinese, compiled and well formed, and
+every Chinese one is said somewhere.
 
 `make messages` collects new strings; the sentences are then written into locale/zh_Hans/LC_MESSAGES/django.po.
 """
@@ -73,6 +74,15 @@ def test_every_string_has_its_chinese(fresh: Path) -> None:
     assert not missing, f"{len(missing)} strings have no Chinese (`make messages`, then write it):\n" + "\n".join(
         missing
     )
+
+
+@TOOLS
+def test_no_translation_is_left_over(fresh: Path) -> None:
+    """A sentence that no code says any more leaves the catalog, so that nobody keeps translating it."""
+    said = {(entry.context, entry.text, entry.plural) for entry in entries(fresh)}
+    unused = [entry.text for entry in entries(CATALOG) if (entry.context, entry.text, entry.plural) not in said]
+    assert not unused, "`make messages` takes these out:\n" + "\n".join(unused)
+    assert "#~" not in CATALOG.read_text(encoding="utf-8")
 
 
 def test_catalog_is_sound() -> None:
