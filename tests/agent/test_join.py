@@ -22,7 +22,7 @@ from panel.fleet import wire
 from panel.fleet.agent import config, join, pins, seat
 from panel.fleet.agent.client import Away, Client, Rejected
 from panel.fleet.agent.config import Config, ConfigError
-from panel.fleet.agent.journal import Journal
+from panel.fleet.agent.journal import Busy, Journal
 from tests.agent.conftest import Host, marked
 from tests.e2e.joined import certificate
 
@@ -219,3 +219,13 @@ def test_the_version_is_that_of_the_project() -> None:
     )
     text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
     assert f'\nversion = "{done.stdout.strip()}"\n' in text
+
+
+def test_a_join_waits_for_no_agent_that_runs_and_the_code_is_not_used_up(host: Host, https: FakeHttps) -> None:
+    table = host.table()
+    try:
+        with pytest.raises(Busy):
+            join.join(host.dir, join.Panel(https.url, pin=https.pin), "C0DE")
+    finally:
+        table.die()
+    assert not https.seen and not (host.dir / "token").exists()

@@ -58,23 +58,28 @@ def write_private(path: Path, text: str) -> None:
 def join(folder: Path, panel: Panel, code: str) -> JoinReply:
     """Trade a one-time code for this host's token and write the settings. Raises ConfigError with one sentence.
 
-    Settings that the owner of this host made are kept. An agent that runs for this folder goes on with the old token
-    until it is started again.
+    Settings that the owner of this host made are kept. No agent may run for this folder (Busy): it would go on with
+    the old token, and with another host's memory.
     """
     check_panel_url(panel.url, plain_http=panel.plain_http)
     if panel.pin and not is_pin(panel.pin):
         raise ConfigError("--pin must be sha256: and 64 hexadecimal digits.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
-    _other_panel(folder, panel.url)
-    reply = _ask(folder, panel, code)
-    path = folder / "agent.json"
-    settings = json.loads(path.read_text()) if path.exists() else {}
-    kept = {k: v for k, v in settings.items() if k not in ("ca_file", "panel_pin", "plain_http")}
-    write_private(folder / "token", reply.token + "\n")
-    write_private(path, json.dumps({**kept, **panel.settings(), "host_id": reply.host_id}, indent=2) + "\n")
-    if settings.get("host_id", reply.host_id) != reply.host_id:
-        _become_another(folder)
+    journal = Journal(folder)
+    journal.lock(wait_s=2.0)
+    try:
+        _other_panel(folder, panel.url)
+        reply = _ask(folder, panel, code)
+        path = folder / "agent.json"
+        settings = json.loads(path.read_text()) if path.exists() else {}
+        if settings.get("host_id", reply.host_id) != reply.host_id:
+            _become_another(folder, journal)
+        kept = {k: v for k, v in settings.items() if k not in ("ca_file", "panel_pin", "plain_http")}
+        write_private(folder / "token", reply.token + "\n")
+        write_private(path, json.dumps({**kept, **panel.settings(), "host_id": reply.host_id}, indent=2) + "\n")
+    finally:
+        journal.close()
     return reply
 
 
@@ -112,20 +117,17 @@ def _other_panel(folder: Path, url: str) -> None:
         raise ConfigError(f"{len(left)} job(s) of the panel at {before} still run here. Stop them first: --stop-all.")
 
 
-def _become_another(folder: Path) -> None:
+def _become_another(folder: Path, journal: Journal) -> None:
     """Another host's jobs are not ours (a copied machine): what is over is dropped.
 
     What lives is kept, so that the agent can stop it: it is in no work of the new host.
     """
     living = _living(folder)
-    journal = Journal(folder)
-    journal.lock(wait_s=2.0)
     for record in journal.jobs.iterdir():
         if record.name not in living:
             journal.drop(record.name)
     for name in ("state.json", "tombstones"):
         (folder / name).unlink(missing_ok=True)
-    journal.close()
 
 
 # --- from the shell -------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class PinnedContext(ssl.SSLContext):
         made.minimum_version = ssl.TLSVersion.TLSv1_2
         return made
 
-    def wrap_socket(self, sock: socket.socket, *args: Any, **kwargs: Any) -> ssl.SSLSocket:  # type: ignore[override] # same arguments
+    def wrap_socket(self, sock: socket.socket, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
         wrapped = super().wrap_socket(sock, *args, **kwargs)
         if not fits(wrapped.getpeercert(binary_form=True), self.pin):
             wrapped.close()

@@ -274,7 +274,10 @@ PYTHONPATH='$CODE_DIR' PYTHONNOUSERSITE=1 exec '$VENV/bin/python' -m panel.fleet
 COMMAND
   chmod 0755 "$DIR/berth-agent.new"
   mv "$DIR/berth-agent.new" "$DIR/berth-agent"
-  case "$0" in "$DIR/berth-join.sh") ;; *) cp "$0" "$DIR/berth-join.sh.new"; mv "$DIR/berth-join.sh.new" "$DIR/berth-join.sh" ;; esac
+  if [ -f "$0" ] && [ "$0" != "$DIR/berth-join.sh" ]; then
+    cp "$0" "$DIR/berth-join.sh.new"
+    mv "$DIR/berth-join.sh.new" "$DIR/berth-join.sh"
+  fi
   if [ "$DIR" = "$USUAL" ] && mkdir -p "$(dirname "$LINK")" 2>/dev/null && { [ ! -e "$LINK" ] || [ -L "$LINK" ]; }; then
     ln -sf "$DIR/berth-agent" "$LINK" || true
   fi
@@ -328,6 +331,8 @@ this machine and the panel can start programs here. The panel's setting BERTH_JO
 esac
 install
 was_running=$(agents)
+# Whatever fails from here on, an agent that was here before goes on.
+trap 'if [ -n "$was_running" ] && [ "$START" = yes ] && [ -x "$DIR/berth-agent" ]; then start_agent; fi' EXIT
 stop_agent
 write_command
 joined=yes
@@ -338,11 +343,8 @@ if [ -n "$RUN_AS" ]; then
   chmod -R a+rX "$CODE_DIR" "$VENV"
   chown -R "$RUN_AS" "$DIR/agent"
 fi
-if [ $joined = no ]; then
-  # An agent that was here before goes on as before.
-  if [ -n "$was_running" ] && [ "$START" = yes ]; then start_agent; fi
-  fail "this machine has not joined. A new code comes from the panel: $PANEL/hosts/new"
-fi
+[ $joined = yes ] || fail "this machine has not joined. A new code comes from the panel: $PANEL/hosts/new"
+trap - EXIT
 if [ "$START" = yes ]; then start_agent; fi
 sweep
 [ "$0" != "$DIR/update.sh" ] || rm -f "$0"
