@@ -18,6 +18,7 @@ import pytest
 
 from panel.fleet.agent.procs import Ident
 from panel.fleet.door import Via, serve, token_hash
+from panel.fleet.door.__main__ import listen
 from panel.fleet.door.host import Book, HostDoor, parse
 from tests.door.conftest import (
     EVENTS,
@@ -330,6 +331,19 @@ async def test_a_client_that_never_says_what_it_wants_is_sent_away(
             writer.write(words)
             assert await asyncio.wait_for(reader.read(), 5) == b""
             writer.close()
+
+
+def test_its_connections_are_prompt_and_notice_a_cut() -> None:
+    """Accepted connections inherit what was set on the listener; asyncio sets nothing on one that it is given."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with listen(f"127.0.0.1:{port}", 0) as listener, socket.create_connection(listener.getsockname(), timeout=5):
+        listener.settimeout(5)
+        taken, _address = listener.accept()
+        with taken:
+            assert taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), "else an answer waits 40 ms"
+            assert taken.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000
 
 
 # --- the file that the agent keeps ----------------------------------------------------------------------------------------
