@@ -29,7 +29,7 @@ STEP_NAMES: dict[str, Any] = {
     "process": _("Process started"),
     "config": _("Configuration checked"),
     "weights": _("Weights loaded"),
-    "memory": _("Memory profiled"),
+    "memory": _("Memory measured"),
     "graphs": _("CUDA graphs"),
     "server": _("Server up"),
     "answered": _("Answered a test question"),

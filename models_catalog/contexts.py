@@ -35,7 +35,7 @@ def tokens(count: int) -> str:
 def kind(facts: ModelFacts) -> str:
     if "generate" not in facts.tasks:
         return ", ".join(str(wording.TASKS[task]) for task in facts.tasks)
-    return _("Mixture of experts") if facts.experts else _("Dense")
+    return _("Mixture of experts") if facts.experts else _("Without experts")
 
 
 @dataclass(frozen=True)

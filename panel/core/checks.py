@@ -162,7 +162,7 @@ def broker_answers() -> str:
     except (redis.RedisError, OSError) as exc:
         raise NotReady(
             "broker_away",
-            _("The broker does not answer: %(why)s"),
+            _("The message server (Valkey or Redis) does not answer: %(why)s"),
             _("Look at REDIS_URL and at the server it names, or leave it unset to use the embedded one."),
             params={"why": str(exc).splitlines()[0] if str(exc) else type(exc).__name__},
         ) from exc

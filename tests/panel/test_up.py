@@ -152,7 +152,7 @@ NOWHERE = "127.0.0.1:1"  # nothing listens on port 1
         ({"BERTH_BIND": "192.0.2.1:8080"}, "This machine has no address 192.0.2.1:8080"),
         ({"DATABASE_URL": "sqlite:///x"}, "PostgreSQL only"),
         ({"DATABASE_URL": f"postgresql://u@{NOWHERE}/x"}, "The database does not answer: "),
-        ({"REDIS_URL": f"redis://{NOWHERE}"}, "The broker does not answer: "),
+        ({"REDIS_URL": f"redis://{NOWHERE}"}, "The message server (Valkey or Redis) does not answer: "),
         ({"BERTH_TICK_S": "soon"}, "BERTH_TICK_S='soon' is not a number"),
     ],
 )

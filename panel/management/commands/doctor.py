@@ -181,7 +181,7 @@ CHECKS: list[tuple[str, Callable[[], str]]] = [
     ("embedded servers", embedded_servers),
     ("web", web),
     ("database", database),
-    ("broker", broker),
+    ("message server", broker),
     ("agent", agent),
 ]
 
