@@ -194,7 +194,8 @@ class HostFacts(Message):
     gpu_error: str | None = None  # code why NVML could not be read; None when read or when there is no driver
     python: str
     boot_time: float
-    boot_id: str = ""  # the kernel's name for this boot; "" where it does not tell
+    boot_id: str = ""  # of what its processes live in: the kernel's boot, or the container's start
+    container: bool = False  # the agent is in a container, so a restart of that one ends its engines too
     agent_started: float
     model_roots: list[str] = []  # the folders that the agent's own settings allow
     engine_folder: str = ""  # the managed folder: installs go there; its disk is one of `disks`

@@ -202,7 +202,7 @@ def test_a_seat_is_one_folder_on_one_boot(tmp_path: Path, monkeypatch: pytest.Mo
     shutil.copytree(one, tmp_path / "two")
     assert seat.seat(tmp_path / "two") != seat.seat(one)
     before = seat.seat(one)
-    monkeypatch.setattr(seat, "boot_id", lambda: "another")
+    monkeypatch.setattr(seat, "kernel_boot", lambda: "another")
     assert seat.seat(one) != before
 
 

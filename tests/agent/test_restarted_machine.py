@@ -9,6 +9,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from panel.fleet import wire
 from panel.fleet.agent import procs
 from tests.agent.conftest import Host, Table, marked
@@ -146,3 +148,23 @@ def test_a_torn_record_of_something_that_ran_is_an_end_not_a_new_start(host: Hos
         assert not marked(job_id)
     finally:
         again.die()
+
+
+def test_the_start_of_a_container_is_a_boot_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its restart ends the engines while the kernel goes on; on a plain machine only the kernel's boot counts."""
+    first = procs.read_stat(1)
+    assert first is not None
+    for name in ("boot_id", "kernel_boot"):
+        getattr(procs, name).cache_clear()
+    try:
+        monkeypatch.setattr(procs, "in_container", lambda: False)
+        assert procs.boot_id() == procs.kernel_boot()
+        procs.boot_id.cache_clear()
+        monkeypatch.setattr(procs, "in_container", lambda: True)
+        before = procs.boot_id()
+        assert before == f"{procs.kernel_boot()}.{first.start}"
+        procs.boot_id.cache_clear()
+        monkeypatch.setattr(procs, "read_stat", lambda pid: first._replace(start=first.start + 7))
+        assert procs.boot_id() != before
+    finally:
+        procs.boot_id.cache_clear()

@@ -16,7 +16,7 @@ import psutil
 
 from panel.fleet.agent.gpus import Reading
 from panel.fleet.agent.guard import words
-from panel.fleet.agent.procs import boot_id
+from panel.fleet.agent.procs import boot_id, in_container
 from panel.fleet.wire import Disk, HostFacts
 
 MIB = 1 << 20
@@ -169,8 +169,9 @@ def collect(
         cuda_driver_version=gpus.cuda,
         gpu_error=gpus.error,
         python=".".join(map(str, sys.version_info[:3])),
-        boot_time=psutil.boot_time(),
+        boot_time=psutil.Process(1).create_time() if in_container() else psutil.boot_time(),
         boot_id=boot_id(),
+        container=in_container(),
         agent_started=STARTED,
         model_roots=[str(root) for root in roots],
         engine_folder=str(engines or ""),

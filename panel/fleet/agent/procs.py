@@ -20,12 +20,27 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @lru_cache(maxsize=1)
-def boot_id() -> str:
-    """This boot's id, or "" where the kernel does not tell."""
+def kernel_boot() -> str:
+    """The id of the kernel's boot, or "" where the kernel does not tell."""
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+@lru_cache(maxsize=1)
+def in_container() -> bool:
+    """Whether this runs in a container, whose restart ends everything in it while the kernel goes on."""
+    marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
+    return any(mark.exists() for mark in marks) or "KUBERNETES_SERVICE_HOST" in os.environ
+
+
+@lru_cache(maxsize=1)
+def boot_id() -> str:
+    """The id of what processes live in: the kernel's boot, in a container also its own start. "" if unknown."""
+    kernel = kernel_boot()
+    first = read_stat(1) if kernel and in_container() else None
+    return f"{kernel}.{first.start}" if first is not None else kernel
 
 
 class Stat(NamedTuple):

@@ -12,7 +12,7 @@ import hashlib
 import secrets
 from pathlib import Path
 
-from panel.fleet.agent.procs import boot_id
+from panel.fleet.agent.procs import kernel_boot
 
 MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 
@@ -31,7 +31,7 @@ def seat(folder: Path) -> str:
     """The seat's name: 32 characters that tell nothing of the machine."""
     lock = folder / "lock"
     inode = lock.stat().st_ino if lock.exists() else 0  # tells a copied volume in a container from its original
-    parts = [machine_id(), boot_id(), str(folder.resolve()), str(inode)]
+    parts = [machine_id(), kernel_boot(), str(folder.resolve()), str(inode)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
