@@ -74,6 +74,71 @@ class Quantisation(_Plain):
     label: str = ""
 
 
+LayerKind = Literal["full", "sliding", "chunked", "linear", "mamba", "mlp"]
+
+
+class Latent(_Plain):
+    """Multi-head latent attention (DeepSeek): widths of the compressed keys and values. `q_rank` 0: queries are not."""
+
+    kv_rank: int
+    q_rank: int = 0
+    rope: int
+    nope: int
+    value: int
+
+
+class State(_Plain):
+    """A recurrent layer (gated delta net, Mamba 2): its projections and the state that one request keeps."""
+
+    in_width: int
+    gate_width: int  # a small projection that quantisation leaves alone
+    out_width: int
+    conv_width: int
+    conv_steps: int
+    elements: int
+    element_bytes: int = 2
+
+
+class Geometry(_Plain):
+    """The shape of a model, as far as memory depends on it. Widths are elements, `layers` one kind a layer, in order.
+
+    `known` is False for an architecture that Berth reads like a plain decoder without knowing that it is one.
+    """
+
+    known: bool = True
+    hidden: int
+    vocab: int
+    tied: bool = False
+    layers: list[LayerKind] = Field(max_length=1000)
+    heads: int
+    kv_heads: int
+    head_dim: int
+    global_head_dim: int | None = None  # of the full-attention layers, where it differs (Gemma 4)
+    global_kv_heads: int | None = None
+    kv_shared_layers: int = 0  # the last ones, which read the cache of earlier layers
+    attention_gate: bool = False
+    attention_bias: bool = False
+    window: int | None = None  # tokens a sliding or chunked layer sees
+    mlp_width: int
+    mlp_matrices: int = 3
+    experts: int = 0
+    experts_used: int = 0
+    expert_width: int = 0
+    shared_width: int = 0
+    dense_layers: int = 0  # the first ones have no experts
+    moe_every: int = 1
+    latent: Latent | None = None
+    indexer_bytes: int = 0  # per token and layer, of sparse attention
+    state: State | None = None
+    per_layer_width: int = 0  # per-layer embeddings (Gemma 3n, 4)
+    rope_rows: int = 0  # positions in the tables of cosines and sines, all tables together
+    rope_width: int = 0
+    vision_parameters: int = 0
+    image_pixels: int = 0  # of one image, at most
+    image_tokens: int = 0
+    element_bytes: int = 2  # of a number as the configuration stores it
+
+
 class ModelFacts(_Plain):
     """All that the headers and configuration of one model say.
 
@@ -112,6 +177,9 @@ class ModelFacts(_Plain):
     config_beside: bool = False  # GGUF: config.json and a tokenizer lie in the same folder
     revision: str = ""  # of the Hugging Face cache
     refs: list[str] = []  # branches and tags of the cache that point to it
+    geometry: Geometry | None = None  # None when the files say too little for an estimate
+    weight_scheme: str = ""  # how compressed tensors are laid out, a name of estimate/quantisation.py; "" plain
+    plain_parts: list[str] = []  # parts that a quantisation leaves in 16 bits, e.g. ["attention"]
     files: list[FileFact] = Field(default=[], max_length=1000)
     file_count: int = 0
     missing: list[str] = []  # names of files that should be there
