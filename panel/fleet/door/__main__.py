@@ -5,7 +5,8 @@
     DIR/lock                 held by the one door of this folder that listens
     DIR/state.json           who and where it is, for the agent
 
-A port that is taken is not the end: the next free one is used, up to SPAN further. It outlives the agent.
+A port that is taken is not the end: the next free one is used, up to SPAN further. It outlives the agent, and ends
+when neither agent nor engine is left for a minute.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import time
 from pathlib import Path
 
 from panel.fleet.agent.procs import Ident
+from panel.fleet.door import needed
 from panel.fleet.door.host import Book, HostDoor
 from panel.fleet.door.limits import Limits
 from panel.fleet.door.mark import code_mark
@@ -113,6 +115,7 @@ def main(argv: list[str]) -> int:
         "certificate": serve.fingerprint(tls[0]),
         "code": code_mark(),
     }
+    needed.watch(folder, Book(folder / "open.json"))
     app = HostDoor(Book(folder / "open.json"))
     server = serve.Server(serve.config(app, tls), lambda: fcntl.flock(lock, fcntl.LOCK_UN))
     _write(folder / "state.json", json.dumps(state))
