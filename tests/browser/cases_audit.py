@@ -1,0 +1,21 @@
+"""The record's pages: one deployment's story, with the export that admins have."""
+
+from panel import audit
+from panel.accounts.actor import Actor
+from tests.browser.cases import case
+
+MEI = Actor(name="mei.chen", id=31, address="10.0.4.37", role="operator", via="browser")
+
+
+@case("activity-story")
+def activity_story() -> str:
+    chat = ("deployment", 12, "support-chat")
+    audit.record("deployment.created", chat, actor=MEI, after={"name": "support-chat"})
+    audit.record("deployment.started", chat, actor=MEI, revision=1)
+    run = ("run", "7" * 32, "support-chat")
+    audit.record("run.failed", run, actor=None, outcome="failed", story="deployment:12")
+    audit.record("deployment.edited", chat, actor=MEI, before={"max_model_len": 32768}, after={"max_model_len": 8192})
+    audit.record("run.ready", run, actor=None, story="deployment:12")
+    audit.record("deployment.started", ("deployment", 13, "another"), actor=MEI)
+    audit.record("audit.exported", "CSV", actor=MEI, kind="runs")
+    return "/activity?on=deployment:12&since=2026-01-01&until=2099-12-31"
