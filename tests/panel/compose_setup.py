@@ -147,9 +147,12 @@ class Setup:
             if proc.poll() is None:
                 os.killpg(proc.pid, signal.SIGKILL)
                 proc.wait(10)
-        for proc in psutil.process_iter():  # engines belong to shims of their own
+        for proc in psutil.process_iter(["cmdline"]):  # engines and the host's door outlive the agent by design
             with contextlib.suppress(psutil.Error, OSError):
-                if proc.environ().get("HOME") == str(WORK / "home") and "BERTH_JOB" in proc.environ():
+                ours = proc.environ().get("HOME") == str(WORK / "home") or str(WORK) in " ".join(
+                    proc.info["cmdline"] or ()
+                )
+                if ours and proc.pid not in (os.getpid(), os.getppid()):
                     proc.kill()
 
     def logs(self) -> str:

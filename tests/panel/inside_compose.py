@@ -222,10 +222,10 @@ def bearer() -> dict[str, str]:
     return {"authorization": f"Bearer {(WORK / 'token').read_text()}"}
 
 
-def asked(engine: psutil.Process, port: int) -> int:
-    """How many connections this engine answers on."""
+def asked(engine: psutil.Process, port: int) -> set[Any]:
+    """The other ends of the connections that this engine answers on; the panel's own questions are among them."""
     found: list[Any] = engine.net_connections("tcp")
-    return sum(one.status == psutil.CONN_ESTABLISHED and one.laddr.port == port for one in found)
+    return {one.raddr for one in found if one.status == psutil.CONN_ESTABLISHED and one.laddr.port == port}
 
 
 def test_who_leaves_is_not_answered_any_longer(berth: Setup) -> None:
@@ -244,19 +244,21 @@ def test_who_leaves_is_not_answered_any_longer(berth: Setup) -> None:
     with berth.client() as client:
         with client.stream("POST", "/v1/chat/completions", json={**body, "stream": True}, headers=bearer()) as answer:
             assert answer.status_code == 200, answer.read()
-            next(line for line in answer.iter_lines() if line)
-            until(lambda: asked(engine, port) == 1, timeout=2, why="the engine is answering")
+            lines = answer.iter_lines()  # kept: without it the stream would be closed after the first line
+            next(filter(None, lines))
+            mine = until(lambda: asked(engine, port), timeout=2, why="the engine is answering")
             left = time.monotonic()
-        until(lambda: not asked(engine, port), timeout=10, why="the engine is left alone")
+        until(lambda: not mine & asked(engine, port), timeout=10, why="the engine is left alone")
         assert time.monotonic() - left < 4, "the answer went on to its end"
     # the same before the first byte of an answer, where a proxy has nothing to write that would fail
     trusted = ssl.create_default_context(cafile=str(berth.pem))
     call = http.client.HTTPSConnection(NAME, 443, context=trusted, timeout=10)
+    before = asked(engine, port)
     call.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json", **bearer()})
-    until(lambda: asked(engine, port), timeout=5, why="the engine is asked")
+    mine = until(lambda: asked(engine, port) - before, timeout=5, why="the engine is asked")
     call.close()
     left = time.monotonic()
-    until(lambda: not asked(engine, port), timeout=10, why="the engine is left alone")
+    until(lambda: not mine & asked(engine, port), timeout=10, why="the engine is left alone")
     assert time.monotonic() - left < 4, "the engine was made to answer someone who had left"
 
 
@@ -264,7 +266,8 @@ def test_who_leaves_is_not_answered_any_longer(berth: Setup) -> None:
 def test_all_end_within_their_grace_while_people_are_there(berth: Setup, person: httpx.Client) -> None:
     assert berth.procs["agent"].poll() is None
     with person.stream("GET", "/deployments/live", timeout=30) as stream:
-        next(line for line in stream.iter_lines() if line)
+        lines = stream.iter_lines()  # kept open until the end
+        next(filter(None, lines))
         for name in ("worker", "probe", "web", "proxy", "broker", "database"):
             service, proc = berth.compose.service(name), berth.procs[name]
             assert proc.poll() is None, f"{name} had ended before\n{berth.logs()}"
