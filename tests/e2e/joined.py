@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +125,24 @@ class Machine:
         path = self.dir / "agent/agent.json"
         path.write_text(json.dumps({**self.config(), **values}))
 
+    def processes(self) -> list[int]:
+        """All that was started from its home: agents, doors, shims, engines."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if any(word.startswith(f"{self.home}/".encode()) for word in words):
+                    found.append(int(entry.name))
+        return found
+
     def end(self) -> None:
-        """Whatever the test left running."""
-        for pid in self.agents():
-            os.kill(pid, 9)
+        """Whatever the test left running; agents first, which would start the rest again."""
+        for pid in [*self.agents(), *self.processes()]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, 9)
 
 
 @contextmanager

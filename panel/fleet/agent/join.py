@@ -120,9 +120,10 @@ def _other_panel(folder: Path, url: str) -> None:
 def _become_another(folder: Path, journal: Journal) -> None:
     """Another host's jobs are not ours (a copied machine): what is over is dropped.
 
-    What lives is kept, so that the agent can stop it: it is in no work of the new host.
+    What lives is kept, so that the agent can stop it: it is in no work of the new host. Of a folder that was copied on
+    one machine the original's jobs live too, but their shims hold the locks of the original.
     """
-    living = _living(folder)
+    living = [job_id for job_id in _living(folder) if journal.watched(job_id)]
     for record in journal.jobs.iterdir():
         if record.name not in living:
             journal.drop(record.name)
@@ -158,6 +159,7 @@ def leave(folder: Path) -> int:
     settings = config.load(folder)
     journal = Journal(folder)
     journal.lock(wait_s=10.0)
+    door_process.end(folder)
     jobs = Jobs(journal, Registry(settings))
     jobs.adopt()
     jobs.tick()

@@ -86,13 +86,16 @@ has_systemd() {
 # Ours is a service that starts what lies in this folder; another folder's is left alone.
 our_unit() { [ -f "$UNIT" ] && grep -qF "\"$DIR/berth-agent\"" "$UNIT"; }
 
-# The agents of this folder, by their command line.
-agents() {
+# Processes of this folder, by the end of their command line (agents) or a part of it (doors).
+matching() {
   for entry in /proc/[0-9]*; do
     line=$({ tr '\0' ' ' <"$entry/cmdline"; } 2>/dev/null) || continue
-    case "$line" in *" -m panel.fleet.agent --dir $DIR/agent ") printf '%s\n' "${entry#/proc/}" ;; esac
+    # shellcheck disable=SC2254 # a pattern is meant
+    case "$line" in *" -m panel.fleet."$1) printf '%s\n' "${entry#/proc/}" ;; esac
   done
 }
+agents() { matching "agent --dir $DIR/agent "; }
+doors() { matching "door --dir $DIR/agent/door --bind *"; }
 stop_agent() {
   if has_systemd && our_unit; then ctl stop berth-agent.service || true; fi
   for pid in $(agents); do kill "$pid" 2>/dev/null || true; done
@@ -167,6 +170,7 @@ remove() {
     [ "$KEEP_ENGINES" = yes ] || "$DIR/berth-agent" --stop-all || fail "not all engines ended; nothing was removed"
     "$DIR/berth-agent" --leave || say "The panel was not told; forget this host on its page."
   fi
+  for pid in $(doors); do kill "$pid" 2>/dev/null || true; done
   if our_unit; then
     if has_systemd; then ctl disable --quiet berth-agent.service || true; fi
     rm -f "$UNIT"
