@@ -96,6 +96,7 @@ def sign_out(request: HttpRequest) -> None:
     with transaction.atomic():
         logout(request)
         if actor.signed_in:
+            sessions.tell_ended(actor.user)
             audit.record("logout", actor.user, actor=actor)
 
 

@@ -15,6 +15,7 @@ from panel.accounts import agents
 from panel.accounts.access import require
 from panel.accounts.actor import address_of, as_actor
 from panel.accounts.models import PersonSession, User
+from panel.core import sse
 
 _SWEPT = 500  # old sessions of everyone that one sign-in removes at most
 MOST = 50  # sessions of one person; a newer one ends the oldest
@@ -74,6 +75,7 @@ def end(user: User, number: uuid.UUID, *, actor: Any) -> bool:
         if row is None:
             return False
         row.delete()
+        tell_ended(user)
         audit.record("session.ended", user, actor=actor, browser=agents.in_words(row.agent), seen_at=row.address)
     return True
 
@@ -90,8 +92,15 @@ def end_all(user: User, *, actor: Any, but: str | None = None) -> int:
 
 def drop(user: User, *, but: str | None = None) -> int:
     """Delete a person's sessions without a record of its own: part of an act that has one."""
+    tell_ended(user)
     rows = PersonSession.objects.filter(user=user)
     return (rows.exclude(pk=but) if but else rows).delete()[0]
+
+
+def tell_ended(user: User) -> None:
+    """The person's open pages lose their streams when this is committed, and connect again if they still may."""
+    topic = sse.person_topic(user.pk)
+    transaction.on_commit(lambda: sse.publish(topic), robust=True)
 
 
 def _may_touch(owner: User, actor: Any) -> None:

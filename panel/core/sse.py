@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 CHANNEL = "berth:live:"
 MAX_EVENTS, MAX_BYTES = 200, 1 << 20  # what waits for one slow reader at most
 HEARTBEAT_S = 15.0  # keeps proxies from closing a quiet stream, and tells the page that it is still connected
-LIFE_S = 600.0  # then the page connects again, so that a sign-out or a lost role ends its stream
+LIFE_S = 600.0  # then the page connects again, and the person's rights are looked at anew
 LINGER_S = 20.0  # the connection outlives the last reader a little: people walk from page to page
 CONFIRM_S = 1.0  # how long a new reader waits for the broker's word
 DOWN_S = 2.0  # after a failed publish, how long no other is tried
@@ -338,21 +338,34 @@ def stream(request: HttpRequest, topics: Iterable[str]) -> StreamingHttpResponse
     From the first byte on the request holds no database connection. The page gets `hello` (look now: everything from
     here on is seen), then events as they come, `skipped`, `ping`, and `bye` when it should connect again.
     """
-    response = StreamingHttpResponse(_frames(tuple(topics)), content_type="text/event-stream")
+    response = StreamingHttpResponse(_frames(request, tuple(topics)), content_type="text/event-stream")
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Accel-Buffering"] = "no"
     return response
 
 
-async def _frames(topics: tuple[str, ...]) -> AsyncIterator[bytes]:
+def person_topic(pk: int | None) -> str:
+    """Whoever changes what a person may see publishes here: all their streams end, and their pages ask again."""
+    return f"person:{pk}"
+
+
+def _whose(request: HttpRequest) -> str:
+    who = person_topic(request.user.pk)
     # Sync code of one request runs in one thread, so this closes the connection that the view and the middleware used.
-    await sync_to_async(connections.close_all, thread_sensitive=True)()
+    connections.close_all()
+    return who
+
+
+async def _frames(request: HttpRequest, topics: tuple[str, ...]) -> AsyncIterator[bytes]:
+    who = await sync_to_async(_whose, thread_sensitive=True)(request)
     end = time.monotonic() + LIFE_S * random.uniform(0.8, 1.2)
     try:
-        async with hub.subscribe(topics) as news:
+        async with hub.subscribe((*topics, who)) as news:
             yield b"event: hello\ndata: {}\n\n"
             while time.monotonic() < end:
                 event = await news.next(HEARTBEAT_S)
+                if event and event.topic == who:
+                    break
                 yield event.frame() if event else b"event: ping\ndata: {}\n\n"
             yield b"event: bye\ndata: {}\n\n"
     except Stopping:

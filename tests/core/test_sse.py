@@ -10,7 +10,9 @@ from typing import Any
 import httpx
 import pytest
 from django.db import connection
+from django.test import Client
 
+from panel.accounts import sessions
 from panel.core import sse
 from tests.servers import Servers
 from tests.web import Web, web_process
@@ -99,6 +101,25 @@ def test_one_broker_connection_serves_all_streams(web: Web, cookie: dict[str, st
 def test_stream_needs_a_signed_in_person(web: Web) -> None:
     assert httpx.get(f"{web.url}/sync/job:1", trust_env=False).status_code == 401
     assert httpx.get(f"{web.url}/async/job:1", trust_env=False).status_code == 401
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_streams_of_one_person_end_when_that_person_may_no_more(
+    web: Web, cookie: dict[str, str], django_user_model: Any, kind: str
+) -> None:
+    client = Client()
+    client.force_login(django_user_model.objects.create_user("olaf"))
+    other = {name: morsel.value for name, morsel in client.cookies.items()}
+    mina = django_user_model.objects.get(username="mina")
+    with opened(web, f"/{kind}/job:1", cookie) as hers, opened(web, f"/{kind}/job:1", other) as his:
+        assert (hers.next()[0], his.next()[0]) == ("hello", "hello")
+        sessions.end_all(mina, actor=mina)
+        assert hers.next()[0] == "bye"
+        with pytest.raises(EOFError):
+            hers.next()
+        sse.publish("job:1")
+        assert his.next()[0] == "changed"
+    assert httpx.get(f"{web.url}/sync/job:1", cookies=cookie, trust_env=False).status_code == 401
 
 
 def test_headers_keep_proxies_and_browsers_from_storing_it(web: Web, cookie: dict[str, str]) -> None:
