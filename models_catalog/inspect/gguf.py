@@ -52,6 +52,7 @@ class GgufHeader:
     expected_size: int | None
     bytes_read: int
     embedding_shape: tuple[int, ...] = ()
+    has_output: bool = False  # a matrix of its own for the answer's words; without it the word vectors serve
 
     def text(self, key: str) -> str:
         value = self.values.get(key)
@@ -194,6 +195,7 @@ class _Tensors:
     type_bytes: dict[str, int] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)
     embedding: tuple[int, ...] = ()
+    output: bool = False
 
     def add(self, name: str, shape: tuple[int, ...], kind: int, offset: int, room: int) -> None:
         count = 1
@@ -214,6 +216,7 @@ class _Tensors:
         self.elements += count
         if name == "token_embd.weight":
             self.embedding = shape
+        self.output = self.output or name == "output.weight"
 
 
 def read_gguf(path: str) -> GgufHeader:
@@ -252,6 +255,7 @@ def parse_gguf(file: BinaryIO, size: int) -> GgufHeader:
         expected_size=None if tensors.unknown else expected,
         bytes_read=window.read,
         embedding_shape=tensors.embedding,
+        has_output=tensors.output,
     )
 
 

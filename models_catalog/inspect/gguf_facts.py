@@ -9,6 +9,7 @@ from models_catalog.facts import FileFact, ModelFacts, Problem, Quantisation, Ta
 from models_catalog.inspect.fingerprint import fingerprint
 from models_catalog.inspect.found import Found
 from models_catalog.inspect.gguf import GgufHeader, Value, read_gguf
+from models_catalog.inspect.gguf_geometry import gguf_geometry
 from models_catalog.inspect.gguf_types import FILE_TYPES, PLAIN_TYPES, bits_of
 from models_catalog.inspect.listing import Listing, LocalFile
 from models_catalog.inspect.reading import Unusable, clean, whole
@@ -99,7 +100,10 @@ def _facts(group: GgufSet, headers: list[GgufHeader], listing: Listing) -> Model
     }
     if first is None:
         return ModelFacts.model_validate(common)
-    return ModelFacts.model_validate({**common, **_dimensions(first), **_weights(group, headers), **_words(first)})
+    shape = {"geometry": gguf_geometry(first, tied=not any(header.has_output for header in headers))}
+    return ModelFacts.model_validate(
+        {**common, **shape, **_dimensions(first), **_weights(group, headers), **_words(first)}
+    )
 
 
 def _dimensions(header: GgufHeader) -> dict[str, object]:

@@ -9,6 +9,8 @@ from models_catalog.inspect import hf_config
 from models_catalog.inspect.chat_template import template_source
 from models_catalog.inspect.fingerprint import fingerprint
 from models_catalog.inspect.found import Found
+from models_catalog.inspect.hf_geometry import geometry
+from models_catalog.inspect.hf_packing import packing
 from models_catalog.inspect.listing import Listing, LocalFile
 from models_catalog.inspect.reading import Unusable, clean, read_json_object
 from models_catalog.inspect.safetensors import Weights, read_safetensors
@@ -65,6 +67,7 @@ def _inspect(listing: Listing, config: dict[str, Any], name: str, problems: list
     tasks = hf_config.tasks(config, sentence_embedding=listing.has("modules.json"))
     dtype = hf_config.dtype(config) or _main_format(weights)
     complete = bool(weights and weights.tensors and not selected.missing)
+    scheme, plain_parts = packing(config, extra)
     facts = ModelFacts(
         format="hf",
         label=quantisation.label if quantisation else dtype,
@@ -81,6 +84,9 @@ def _inspect(listing: Listing, config: dict[str, Any], name: str, problems: list
         needs_remote_code=hf_config.needs_remote_code(config, tokenizer_config),
         code_files=[clean(file.name) for file in listing.named(end=".py")][:MAX_CODE],
         missing=selected.missing[:200],
+        geometry=geometry(config),
+        weight_scheme=scheme,
+        plain_parts=plain_parts,
         **hf_config.dimensions(config),
         **_files(listing, _own_files(listing, selected.files)),
     )

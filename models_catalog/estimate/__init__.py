@@ -1,0 +1,73 @@
+"""What a model will need on a GPU, before it is started. Pure: facts, options, a GPU and a version in, a plan out.
+
+    plan = estimate(facts, Options(context=8192, tp=2), Gpu("H100-80GB", total_gib=79.19), "0.19.0")
+
+Read `vllm.py` first: it is the sum; each part of it is a module of its own (weights, activation, overhead, graphs,
+kv_cache), and `versions.py` holds everything that changed from one vLLM to the next.
+"""
+
+from __future__ import annotations
+
+from models_catalog.estimate import cpu, offload, sglang, unknown, versions, vllm
+from models_catalog.estimate.case import Case, case_of
+from models_catalog.estimate.gpus import Gpu
+from models_catalog.estimate.options import Options
+from models_catalog.estimate.plan import Amount, Plan, Rank, Reason
+from models_catalog.estimate.schemes import Scheme, scheme_of
+from models_catalog.estimate.versions import Version
+from models_catalog.facts import Geometry, ModelFacts
+
+__all__ = ["ENGINES", "Amount", "Gpu", "Options", "Plan", "Rank", "Reason", "estimate"]
+
+ENGINES = ("vllm", "sglang", "llama.cpp", "ollama")
+
+
+def estimate(facts: ModelFacts, options: Options, gpu: Gpu, engine_version: str = "") -> Plan:
+    """The plan of one engine on GPUs of one kind; of unlike GPUs, name the smallest. Raises ValueError for an
+    engine that is not in ENGINES."""
+    if options.engine not in ENGINES:
+        raise ValueError(f"unknown engine {options.engine!r}; known are {', '.join(ENGINES)}")
+    if options.engine == "llama.cpp":
+        return offload.llamacpp(facts, options, gpu, engine_version)
+    if options.engine == "ollama":
+        return offload.ollama(facts, options, gpu, engine_version)
+    scheme = scheme_of(facts, options.scheme)
+    if facts.geometry is None:
+        return unknown.nothing_known(facts, options, gpu, engine_version, Reason("model.unknown"))
+    if scheme is None:
+        told = options.scheme or (facts.quantisation.label if facts.quantisation else "")
+        return unknown.nothing_known(facts, options, gpu, engine_version, Reason("scheme.unknown", {"scheme": told}))
+    plan = _by_version(facts, facts.geometry, scheme, options, gpu, engine_version)
+    if not facts.geometry.known:
+        reason = Reason("model.unchecked", {"architecture": facts.architecture or facts.model_type})
+        plan = unknown.widened(plan, facts, reason)
+    return plan
+
+
+def _by_version(
+    facts: ModelFacts, geometry: Geometry, scheme: Scheme, options: Options, gpu: Gpu, engine_version: str
+) -> Plan:
+    """With the rules of the version; of an unknown one, with those of every era."""
+
+    def case(version: Version) -> Case:
+        longest = facts.context_length
+        return case_of(geometry, scheme, options, gpu, version, longest=longest, family=facts.model_type)
+
+    newest = Version(versions.NEWEST)
+    if options.engine == "sglang":
+        return sglang.plan(case(newest), engine_version, frozenset(facts.plain_parts), longest=facts.context_length)
+    version = versions.parse(engine_version)
+    if version is None:
+        plans = [_vllm(facts, case(Version(minor)), engine_version, certain=True) for minor in versions.ERAS]
+        return unknown.hull(plans, Reason("version.unknown", {"version": engine_version}))
+    if not versions.known(version):
+        nearest = newest if version.minor > versions.NEWEST else Version(versions.OLDEST, engine_v0=True)
+        plan = _vllm(facts, case(nearest), engine_version, certain=False)
+        params = {"version": engine_version, "rules": f"0.{nearest.minor}"}
+        return unknown.hull([plan], Reason("version.unchecked", params))
+    return _vllm(facts, case(version), engine_version, certain=geometry.known)
+
+
+def _vllm(facts: ModelFacts, case: Case, engine_version: str, *, certain: bool) -> Plan:
+    make = cpu.plan if case.gpu.cpu else vllm.plan
+    return make(case, engine_version, frozenset(facts.plain_parts), certain=certain, longest=facts.context_length)

@@ -1,0 +1,187 @@
+"""The KV cache: bytes of a block, blocks of a request, and what follows: tokens, requests at once, longest request.
+
+Source: vLLM's kv_cache_utils.py, kv_cache_interface.py and single_type_kv_cache_manager.py.
+
+Layers are put into groups of equal size; a block is one page in every layer of a group, and one pool serves all groups.
+A request takes blocks for each group: as long as the request for full attention, as long as the window (and what is in
+flight) for sliding ones, one for a recurrent state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from models_catalog.estimate.case import Case
+from models_catalog.estimate.units import ceil_div, pages, round_up
+
+BLOCK = 16  # tokens of a block, by default
+CPU_BLOCK = 128
+STATE_BLOCK_STEP = 16  # blocks beside recurrent states are multiples of it
+EVEN = 1.5  # groups are padded to the largest kind of layers when it is less than this many times the smallest
+MOST_TOKENS = 10**8
+FP8_LATENT_BYTES = 656  # per token and layer of the packed format for sparse latent attention
+
+Kind = Literal["full", "sliding", "chunked", "state"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that share their blocks. `block` is tokens; `window` what a local layer sees."""
+
+    kind: Kind
+    block: int
+    window: int = 0
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """All layers of one stage that keep the same: `page` is bytes of one layer's page of `block` tokens."""
+
+    kind: Kind
+    layers: int
+    block: int
+    page: int
+    window: int = 0
+
+
+@dataclass(frozen=True)
+class Cache:
+    """How one GPU lays out its cache."""
+
+    block_bytes: int
+    groups: tuple[Group, ...]
+    batches_in_flight: int
+    batched_tokens: int
+    draft_tokens: int
+    state_checkpoints: bool
+
+    def blocks(self, gib_bytes: float) -> int:
+        """Blocks of a pool of so many bytes."""
+        return pages(gib_bytes, self.block_bytes)
+
+    def request_blocks(self, tokens: int) -> int:
+        """Blocks that one request of so many tokens must be able to take."""
+        return sum(self._group_blocks(group, tokens) for group in self.groups)
+
+    def _group_blocks(self, group: Group, tokens: int) -> int:
+        flight = self.batches_in_flight * self.batched_tokens
+        if group.kind == "full":
+            return ceil_div(tokens, group.block)
+        if group.kind == "state":
+            return (2 if self.state_checkpoints else 1) + self.draft_tokens
+        if group.kind == "chunked":
+            return ceil_div(min(group.window + flight, tokens), group.block)
+        return ceil_div(min(group.window - 1 + flight, tokens), group.block) + 1
+
+    def longest(self, blocks: int) -> int:
+        """Tokens of the longest request that fits into so many blocks; 0 when none does."""
+        low, high = 0, MOST_TOKENS
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.request_blocks(middle) <= blocks:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def logged_tokens(self, blocks: int, context: int, *, by_context: bool) -> int:
+        """The number that the engine's log calls the size of the cache, whichever way the version counts it."""
+        if by_context:
+            return int(blocks / self.request_blocks(context) * context)
+        return blocks // len(self.groups) * self.groups[0].block
+
+
+def element_bytes(case: Case) -> int:
+    """Bytes of one number in the cache."""
+    kind = case.options.kv_type.lower()
+    if kind.startswith(("fp8", "int8", "e4m3", "e5m2")):
+        return 1
+    if kind in ("float32", "fp32"):
+        return 4
+    return 2 if kind in ("bfloat16", "bf16", "float16", "fp16", "half") else case.plain_bytes
+
+
+def cache_of(case: Case, stage: int) -> Cache:
+    """The layout on the GPUs of one pipeline stage."""
+    buckets = _buckets(case, stage)
+    size, groups = _grouped(buckets)
+    options = case.options
+    return Cache(
+        block_bytes=size,
+        groups=groups,
+        batches_in_flight=max(case.version.batches_in_flight, options.pp if case.version.minor >= 26 else 1),
+        batched_tokens=case.batched_tokens,
+        draft_tokens=options.draft_tokens,
+        state_checkpoints=options.state_checkpoints,
+    )
+
+
+def state_bytes(case: Case) -> int:
+    """What one recurrent layer keeps for one request: the columns of its convolution, and its state."""
+    state = case.geometry.state
+    if state is None:
+        return 0
+    columns = state.conv_width * (state.conv_steps - 1 + case.options.draft_tokens) * 2
+    return ceil((columns + state.elements * state.element_bytes) / case.options.tp)
+
+
+def token_bytes(case: Case, *, wide: bool = False) -> int:
+    """Keys and values of one token in one layer; heads are copied when there are fewer than GPUs (edge case 3)."""
+    shape, number = case.geometry, element_bytes(case)
+    if shape.latent is not None:  # one latent vector, the same on every GPU (edge case 4)
+        if case.options.kv_type == "fp8_ds_mla":
+            return FP8_LATENT_BYTES + shape.indexer_bytes
+        return (shape.latent.kv_rank + shape.latent.rope) * number + shape.indexer_bytes
+    head_dim = (shape.global_head_dim if wide else None) or shape.head_dim
+    kv_heads = (shape.global_kv_heads if wide else None) or shape.kv_heads
+    return 2 * max(1, kv_heads // case.options.tp) * head_dim * number
+
+
+def _buckets(case: Case, stage: int) -> list[Bucket]:
+    shape, options = case.geometry, case.options
+    kinds = [kind for index, kind in zip(case.stage_layers(stage), case.kinds(stage), strict=True)
+             if index < len(shape.layers) - shape.kv_shared_layers]  # fmt: skip
+    local = case.version.hybrid_cache and options.hybrid_cache
+    counts = {"full": kinds.count("full"), "sliding": kinds.count("sliding"), "chunked": kinds.count("chunked")}
+    states = kinds.count("linear") + kinds.count("mamba")
+    if not local:
+        counts = {"full": sum(counts.values()), "sliding": 0, "chunked": 0}
+    if stage == options.pp - 1:
+        counts["full"] += options.draft_full_layers
+    block, page = _block(case), state_bytes(case)
+    if states and counts["full"]:  # attention blocks grow until one holds a state; then both have one size
+        block = round_up(ceil_div(page, token_bytes(case)), STATE_BLOCK_STEP)
+        page = block * token_bytes(case)
+    found = [
+        Bucket("full", counts["full"], block, block * token_bytes(case, wide=True)),
+        Bucket("state", states, block, page),
+        Bucket("sliding", counts["sliding"], block, block * token_bytes(case), shape.window or 0),
+        Bucket("chunked", counts["chunked"], block, block * token_bytes(case), shape.window or 0),
+    ]
+    if options.draft_sliding_layers and stage == options.pp - 1:
+        found.append(
+            Bucket("sliding", options.draft_sliding_layers, block, block * token_bytes(case), options.draft_window)
+        )
+    return [bucket for bucket in found if bucket.layers]
+
+
+def _block(case: Case) -> int:
+    return case.options.block_size or (CPU_BLOCK if case.gpu.cpu else BLOCK)
+
+
+def _grouped(buckets: list[Bucket]) -> tuple[int, tuple[Group, ...]]:
+    """(bytes of a block, groups). All pages are as large as the largest: smaller sliding ones hold more tokens."""
+    if not buckets:
+        return 0, ()
+    page = max(bucket.page for bucket in buckets)
+    counts = [bucket.layers for bucket in buckets]
+    size = max(counts) if max(counts) < EVEN * min(counts) else min(counts)
+    groups: list[Group] = []
+    for bucket in buckets:
+        block = bucket.block
+        if bucket.kind == "sliding" and page % bucket.page == 0:
+            block *= page // bucket.page
+        groups += [Group(bucket.kind, block, bucket.window)] * ceil_div(bucket.layers, size)
+    return size * page, tuple(groups)

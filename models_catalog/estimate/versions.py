@@ -1,0 +1,100 @@
+"""How vLLM counts memory, version by version: the switches, and nothing else.
+
+Sources: vLLM's source from 0.6 to 0.32 and start-up logs of those versions (docs/estimate.md).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+OLDEST, NEWEST = 5, 32  # minor versions of 0.x whose counting is known
+# When a version is not told, one of each way of counting that is in use stands for all.
+ERAS = (11, 16, 20, 25, 32)
+
+
+@dataclass(frozen=True)
+class Version:
+    """A vLLM version as far as counting depends on it. `engine_v0`: the engine before the rewrite of 2025."""
+
+    minor: int
+    engine_v0: bool = False
+
+    @property
+    def charges_graphs(self) -> bool:
+        """CUDA graphs are estimated and taken out of the budget; before, they had to fit beside it."""
+        return self.minor >= 21
+
+    @property
+    def sampler_bytes(self) -> float:
+        """Peak of the sampler per sequence and word of the vocabulary: PyTorch's sort, then a Triton kernel (0.17)."""
+        return 14.0 if self.minor >= 17 else 37.5
+
+    @property
+    def sampler_per_multiprocessor(self) -> float:
+        """Bytes per word and multiprocessor that the Triton kernel adds."""
+        return 4.0 if self.minor >= 17 else 0.0
+
+    @property
+    def base_gib(self) -> float:
+        """What a profiling run of 8,192 tokens needs beyond what the formulas name, GiB."""
+        if self.engine_v0:
+            return 0.0
+        return 0.048 if self.minor >= 17 else 0.131
+
+    @property
+    def workspace_stays(self) -> bool:
+        """The experts' workspace outlives the forward pass and adds to the sampler's peak."""
+        return self.minor >= 17
+
+    @property
+    def runner_v2(self) -> bool:
+        return self.minor >= 28
+
+    @property
+    def whole_segments(self) -> bool:
+        """Blocks of the allocator from 20 MiB on are never split."""
+        return self.minor >= 22
+
+    @property
+    def batches_in_flight(self) -> int:
+        """Batches whose tokens a sliding window keeps beside the window itself (asynchronous scheduling)."""
+        return 2 if self.minor >= 26 else 1
+
+    @property
+    def hybrid_cache(self) -> bool:
+        """Sliding windows save cache; before, their layers were counted like full attention."""
+        return self.minor >= 10 and not self.engine_v0
+
+    @property
+    def tokens_by_context(self) -> bool:
+        """The logged number of tokens is concurrency × context; before, blocks divided by the number of groups."""
+        return self.minor >= 21
+
+    @property
+    def null_block(self) -> bool:
+        """One block is set aside before the longest request is checked."""
+        return self.minor >= 30
+
+    @property
+    def profiles_longest(self) -> bool:
+        """Without chunked prefill the profiling run is as long as the context: a longer one shrinks the cache."""
+        return self.engine_v0
+
+    @property
+    def default_utilisation(self) -> float:
+        return 0.92 if self.minor >= 21 else 0.9
+
+
+def parse(text: str) -> Version | None:
+    """From "0.19.0", "0.9.x", "0.6.4 (V0)"; None when it says too little ("", "0.2x") or is no 0.x at all."""
+    found = re.match(r"\s*v?0\.(\d{1,3})(?!\d|x)", text)
+    if not found:
+        return None
+    minor = int(found[1])
+    told = re.search(r"\bV([01])\b", text)
+    return Version(minor, engine_v0=told[1] == "0" if told else minor <= 7)
+
+
+def known(version: Version) -> bool:
+    return OLDEST <= version.minor <= NEWEST

@@ -1,0 +1,153 @@
+"""vLLM on GPUs: budget − weights − activation − non-torch − graphs = cache, stage by stage.
+
+Source: gpu_worker.py, worker/utils.py and utils/mem_utils.py of vLLM 0.6 to 0.32. The budget is a share of the GPU's
+total, and what is free must be at least that much before the start.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from models_catalog.estimate import activation, gpus, graphs, kv_cache, overhead, verdict, weights
+from models_catalog.estimate.case import Case
+from models_catalog.estimate.kv_cache import Cache
+from models_catalog.estimate.plan import Amount, Plan, Rank, Reason
+from models_catalog.estimate.units import GIB
+
+LEAST_DOUBT_GIB, LEAST_DOUBT_SHARE = 0.5, 0.02  # of the cache, where a combination was never measured
+WIDE_DOUBT_GIB, SHARED_DOUBT_GIB = 0.9, 3.0
+WEIGHTS_DOUBT, WEIGHTS_DOUBT_INEXACT = 0.01, 0.06
+ACTIVATION_DOUBT_GIB = 0.1
+
+
+def plan(case: Case, version_text: str, plain_parts: frozenset[str], *, certain: bool, longest: int | None) -> Plan:
+    """The whole answer. `longest`: the context the model itself names, which no request can exceed."""
+    judge = verdict.Judge(certain=certain)
+    verdict.shards(judge, case)
+    if judge.fails:
+        return refused(case, version_text, judge)
+    ranks = tuple(_rank(case, stage, plain_parts) for stage in range(case.options.pp))
+    caches = [kv_cache.cache_of(case, stage) for stage in range(case.options.pp)]
+    counts = count(case, ranks, caches, longest)
+    verdict.memory(judge, case, ranks)
+    verdict.request(judge, case, counts["concurrency"], counts["max_len"])
+    _notes(judge, case)
+    return Plan(
+        engine="vllm",
+        engine_version=version_text,
+        ranks=ranks,
+        verdict=judge.verdict(),
+        reasons=tuple(judge.reasons),
+        context=case.context,
+        need_gib=_need(case, ranks),
+        **counts,
+    )
+
+
+def refused(case: Case, version_text: str, judge: verdict.Judge) -> Plan:
+    """No numbers: the engine ends before it needs any memory."""
+    nothing = Amount.unknown(judge.reasons[0])
+    return Plan(
+        "vllm", version_text, (), nothing, nothing, nothing, judge.verdict(), tuple(judge.reasons),
+        case.context,
+    )  # fmt: skip
+
+
+def _rank(case: Case, stage: int, plain_parts: frozenset[str]) -> Rank:
+    size = verdict.gib(weights.weight_bytes(case, stage, plain_parts))
+    doubt = WEIGHTS_DOUBT if case.scheme.exact and case.geometry.known else WEIGHTS_DOUBT_INEXACT
+    loaded = Amount.near(size, doubt * size, reason=Reason("weights.shape", {"scheme": case.scheme.name}))
+    peak = Amount.near(
+        verdict.gib(activation.activation_bytes(case, stage)),
+        ACTIVATION_DOUBT_GIB,
+        0.5 if case.geometry.vision_parameters else ACTIVATION_DOUBT_GIB,
+        reason=Reason("activation.profile", {"tokens": case.batched_tokens, "sequences": case.sequences}),
+    )
+    beside, captured = overhead.overhead(case), graphs.graphs(case, stage)
+    cache = _cache_gib(case, loaded, peak, beside, captured)
+    return Rank(stage, loaded, peak, beside, captured, cache, len(case.stage_layers(stage)))
+
+
+def _cache_gib(case: Case, loaded: Amount, peak: Amount, beside: Amount, captured: Amount) -> Amount:
+    """What is left for the cache, or the size that was told."""
+    told = case.options.kv_gib
+    if told is not None:
+        return Amount(told, told, told, Reason("kv.told"))
+    total = gpus.total_gib(case.gpu)
+    if total is None:
+        return Amount.unknown(Reason("gpu.unknown", {"gpu": case.gpu.name}))
+    budget = ceil(total * GIB * case.utilisation) / GIB
+    charged = captured.value if case.version.charges_graphs else 0.0
+    parts = (loaded, peak, beside)
+    left = budget - sum(part.value or 0.0 for part in parts) - (charged or 0.0)
+    doubt = cache_doubt_gib(case, left)
+    reason = Reason("kv.left", {"budget": round(budget, 2), "utilisation": case.utilisation})
+    return Amount.near(left, doubt, min(doubt, max(0.0, budget - left)), reason=reason)
+
+
+def cache_doubt_gib(case: Case, left: float) -> float:
+    """How far the size of the cache may be off on a GPU and version that were not measured."""
+    doubt = max(LEAST_DOUBT_GIB, LEAST_DOUBT_SHARE * abs(left))
+    shape = case.geometry
+    unusual = bool(shape.experts or case.hybrid or shape.vision_parameters) and case.version.charges_graphs
+    if unusual or (case.options.tp > 1 and case.traits.kind != "datacenter"):
+        doubt = max(doubt, WIDE_DOUBT_GIB)
+    if case.traits.shared_memory:
+        doubt = max(doubt, SHARED_DOUBT_GIB)
+    return doubt
+
+
+def count(case: Case, ranks: tuple[Rank, ...], caches: list[Cache], longest: int | None) -> dict[str, Amount]:
+    """Tokens, requests at once and the longest request: the stage with the fewest blocks decides."""
+    first = ranks[0].kv
+    if first.value is None:
+        unknown = Amount.unknown(first.reason)
+        return {"kv_tokens": unknown, "concurrency": unknown, "max_len": unknown}
+    ends = [_blocks(ranks, caches, end) for end in ("value", "low", "high")]
+    cache, version = caches[0], case.version
+    one = cache.request_blocks(case.context)
+    times = case.options.dcp  # each GPU of such a group keeps other tokens
+    tokens = [times * cache.logged_tokens(n, case.context, by_context=version.tokens_by_context) for n in ends]
+    requests = [times * n / one if one else 0.0 for n in ends]
+    most = longest or kv_cache.MOST_TOKENS
+    spare = 1 if version.null_block else 0
+    lengths = [min(most, times * cache.longest(max(0, n - spare))) for n in ends]
+    blocks = Reason("kv.blocks", {"blocks": ends[0], "groups": len(cache.groups), "bytes": cache.block_bytes})
+    return {
+        "kv_tokens": Amount.of(tokens, blocks),
+        "concurrency": Amount.of(requests, Reason("kv.requests", {"context": case.context, "blocks": one})),
+        "max_len": Amount.of(lengths, Reason("kv.longest", {"limit": longest})),
+    }
+
+
+def _blocks(ranks: tuple[Rank, ...], caches: list[Cache], end: str) -> int:
+    sizes = [getattr(rank.kv, end) * GIB for rank in ranks]
+    return min(cache.blocks(size) for cache, size in zip(caches, sizes, strict=True))
+
+
+def _need(case: Case, ranks: tuple[Rank, ...]) -> float | None:
+    """GiB that must be free on each GPU: the budget, or with a told cache what the parts come to."""
+    total = gpus.total_gib(case.gpu)
+    if total is not None and case.options.kv_gib is None:
+        return total * case.utilisation
+    return max(sum(amount.value or 0.0 for amount in rank.amounts().values()) for rank in ranks)
+
+
+def _notes(judge: verdict.Judge, case: Case) -> None:
+    """What a person should know beside the verdict."""
+    shape, version = case.geometry, case.version
+    if not version.charges_graphs and not case.options.eager:
+        judge.note("graphs.outside")
+    if case.traits.shared_memory:
+        judge.note("gpu.shared_memory")
+    if shape.experts:
+        judge.note("weights.experts", experts=shape.experts, used=shape.experts_used)
+    local = sum(kind in ("sliding", "chunked") for kind in shape.layers)
+    if local and not (version.hybrid_cache and case.options.hybrid_cache):
+        judge.note("kv.windows_ignored", layers=local)
+    elif local and version.batches_in_flight > 1:
+        judge.note("kv.in_flight", tokens=version.batches_in_flight * case.batched_tokens)
+    if case.options.tp > shape.kv_heads and shape.latent is None:
+        judge.note("kv.copied", tp=case.options.tp, kv_heads=shape.kv_heads)
+    if version.charges_graphs:
+        judge.note("start.cold")
