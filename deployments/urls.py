@@ -1,13 +1,14 @@
 """Addresses of the deployments' pages. The list is the home page."""
 
 from django.urls import path
+from django.views.decorators.http import require_GET
 from django.views.generic import RedirectView
 
 from deployments import views, views_hosts, views_live
 
 urlpatterns = [
     path("", views.index, name="deployments"),
-    path("deployments/", RedirectView.as_view(pattern_name="deployments")),
+    path("deployments/", require_GET(RedirectView.as_view(pattern_name="deployments"))),
     path("deployments/live", views_live.all_live, name="deployments-live"),
     path("deployments/new", views.new, name="deployment-new"),
     path("deployments/plan", views.plan, name="deployment-plan"),

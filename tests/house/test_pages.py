@@ -31,7 +31,7 @@ def test_pages_set_a_title_and_forms_carry_their_token() -> None:
 def test_words_stand_in_gettext() -> None:
     """Text between tags, and words in attributes that people hear or read, go through translation."""
     allowed = re.compile(
-        r"^(?:[\s\d\W]|Berth|GPU|CPU|CUDA|RAM|Python|JavaScript|curl|English|中文|vLLM|GiB|MiB|KV|pid|JSON|API|v\d|r)*$"
+        r"^(?:[\s\d\W]|Berth|GPU|CPU|CUDA|RAM|Python|JavaScript|curl|English|中文|vLLM|GiB|MiB|KV|pid|JSON|CSV|API|v\d|r)*$"
     )
     spoken = re.compile(r"""(?:aria-label|title|placeholder|alt)="([^"{]*[A-Za-z]{3}[^"{]*)\"""")
     found = []

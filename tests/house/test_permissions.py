@@ -31,6 +31,7 @@ ANYONE = "stranger"
 TABLE: dict[str, tuple[str, str]] = {
     "preferences": (NOBODY, ANYONE),
     "": ("viewer", NOBODY),
+    "deployments/": (ANYONE, NOBODY),  # leads to the list, which asks who it is
     "deployments/live": ("viewer", NOBODY),
     "deployments/new": ("operator", "operator"),
     "deployments/plan": (NOBODY, "operator"),

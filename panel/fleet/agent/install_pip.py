@@ -159,8 +159,6 @@ def run(
     Past `timeout_s` it is killed and SetupProblem raised. `keep` are descriptors that it inherits: it holds our lock.
     """
     teller.say(f"$ {' '.join(argv)}")
-    lines: deque[str] = deque(maxlen=KEEP_LINES)
-    late = threading.Event()
     child = subprocess.Popen(
         list(argv),
         stdin=subprocess.DEVNULL,
@@ -171,21 +169,12 @@ def run(
         text=True,
         errors="replace",
     )
-
-    def expire() -> None:
-        late.set()
-        child.kill()
-
-    timer = threading.Timer(timeout_s, expire)
+    late = threading.Event()
+    timer = threading.Timer(timeout_s, _expire, (child, late))
     timer.daemon = True
     timer.start()
     try:
-        assert child.stdout is not None
-        for raw in child.stdout:
-            line = mask(raw.rstrip("\n")[:MAX_LINE], teller.secrets)
-            if heard(line):
-                lines.append(line)
-                teller.line(line)
+        output = _listen(child, teller, heard)
         code = child.wait()
     except BaseException:  # a stop of this job: what it started must not outlive it
         child.kill()
@@ -204,4 +193,21 @@ def run(
             step=step,
             seconds=round(timeout_s),
         )
-    return code, "\n".join(lines)
+    return code, output
+
+
+def _expire(child: subprocess.Popen[str], late: threading.Event) -> None:
+    late.set()  # before the kill: who sees the end knows why
+    child.kill()
+
+
+def _listen(child: subprocess.Popen[str], teller: Teller, heard: Callable[[str], bool]) -> str:
+    """Tell what the child prints until it closes its output; the newest lines, masked."""
+    lines: deque[str] = deque(maxlen=KEEP_LINES)
+    assert child.stdout is not None
+    for raw in child.stdout:
+        line = mask(raw.rstrip("\n")[:MAX_LINE], teller.secrets)
+        if heard(line):
+            lines.append(line)
+            teller.line(line)
+    return "\n".join(lines)

@@ -1,3 +1,5 @@
+"""English days and times, for Django's `date` and `time` filters."""
+
 DATE_FORMAT = "j F Y"
 SHORT_DATE_FORMAT = "j M Y"
 TIME_FORMAT = "H:i"

@@ -1,3 +1,5 @@
+"""Chinese days and times, for Django's `date` and `time` filters."""
+
 DATE_FORMAT = "Y 年 n 月 j 日"
 SHORT_DATE_FORMAT = "Y-m-d"
 TIME_FORMAT = "H:i"
