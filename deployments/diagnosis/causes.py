@@ -153,6 +153,7 @@ _FRAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("config", r"in (create_engine_config|create_model_config|get_config)\b|/vllm/config(\.py|/)"),
         ("dist", r"in (init_distributed_environment|init_worker_distributed_environment|init_process_group)\b"),
         ("dist", r"in (initialize_model_parallel|ncclCommInitRank)\b"),
+        ("device", r"in (init_worker|_create_worker)\b"),
         ("device", r"in (init_device|_lazy_init|get_device_capability|get_device_name|set_device|_check_if_gpu_\w+)\b"),
         ("load", r"in (load_model|load_weights|initialize_model|get_model|weight_loader)\b"),
         ("load", r"in process_weights_after_loading\b"),
@@ -177,9 +178,12 @@ def match(root: str) -> Cause | None:
 def phase_of(lines: Sequence[str], root: str) -> str:
     """The phase that the root line's class or the frames of its block tell; "" when neither does."""
     cause = match(root)
-    if cause and cause.phase:
-        return cause.phase
-    framed = ""
+    return cause.phase if cause and cause.phase else framed(lines)
+
+
+def framed(lines: Sequence[str]) -> str:
+    """The phase that the frames of a traceback tell, "" for none."""
+    phase_found = ""
     for line in lines:
         if not line.lstrip().startswith("File "):
             continue
@@ -187,6 +191,6 @@ def phase_of(lines: Sequence[str], root: str) -> str:
             if pattern.search(line):
                 if phase == "serving":
                     return phase
-                framed = phase
+                phase_found = phase
                 break
-    return framed
+    return phase_found

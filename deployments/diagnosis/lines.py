@@ -9,12 +9,32 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 # Some tools lose the escape byte of a colour and leave the rest.
 _BARE_COLOUR = re.compile(r"^(?:\[[0-9]{1,2}(?:;[0-9]{1,2})*m)+|(?<=\))\[0;0m|(?<=\))\[0m")
 _PROCESS = re.compile(
-    r"\((?P<name>(?:EngineCore|APIServer|ApiServer|Worker|VllmWorker|VllmWorkerProcess|RayWorker\w*|DPCoordinator|"
-    r"DPSupervisor|ReplicaPool)[\w-]*)(?:[ ,]+(?:pid|rank|ip)=[\w.:]+)*[^)\n]{0,40}\)\s?"
+    r"\((?P<name>(?:(?:EngineCore|APIServer|ApiServer|Worker|VllmWorker|VllmWorkerProcess|RayWorker\w*|DPCoordinator|"
+    r"DPSupervisor|ReplicaPool)[\w-]*(?:[ ,]+(?:pid|rank|ip)=[\w.:]+)*[^)\n]{0,40}"
+    r"|[A-Za-z_][\w.:-]{0,60}(?: rank=\d+)? pid=\d+(?:, ip=[\w.:]+)?))\)\s?"
 )
-_RANK = re.compile(r"\[rank\d+\]:\s?")
+_RANK = re.compile(r"\[(?:rank\d+\]:|Stage-\d+\])\s?")
+# SGLang's stamp with its ranks.
+_RANKS = re.compile(
+    r"\[(?P<date>\d{4}-\d\d-\d\d) (?P<time>\d\d:\d\d:\d\d)(?:[.,]\d+)?(?P<ranks>(?: (?:DP|TP|PP|EP|ATTN|MOE|CP)\d+)*)\]\s?"
+)
+# What a supervisor of actors puts into the text of an exception; the part before it belongs to the text.
+_ADDRESS = re.compile(r"\[address=[\w.:-]{1,80}, pid=\d+\]\s?")
+# llama.cpp: minutes.seconds.millis.micros and a letter for the level.
+_LLAMA = re.compile(r"\d+\.\d\d\.\d{3}\.\d{3} (?P<letter>[DIWE]) ")
+_LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR"}
+# Python's logging in its plainest forms, and that of loguru.
+_LOGGER = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:[+-]\d{4})? (?:\| \S{1,80} )?[-|] (?:[\w.]{1,80} - )?"
+    r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\s* [-|] "
+)
+# Ollama: time=… level=… source=… msg=…
+_SLOG = re.compile(r"time=\S{1,40} level=(?P<level>DEBUG|INFO|WARN|ERROR)\s+")
+_SLOG_LEVELS = {"WARN": "WARNING"}
 _SERVICE = re.compile(r"[\w.-]{1,40}\s+\|\s")  # docker compose
-_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?\s")
+_STAMP = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\s(?:std(?:out|err) [FP] )?"
+)
 _JOURNAL = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ \S+\[\d+\]:\s")
 _QUOTE = re.compile(r"> (?=\S)")
 _LEVEL = re.compile(
@@ -39,32 +59,56 @@ def clean(raw: str) -> Line:
     text = ANSI.sub("", raw) if "\x1b" in raw else raw
     if text.startswith("[") or ")[0" in text[:120]:
         text = _BARE_COLOUR.sub("", text)
-    process, level, clock, place = "", "", "", ""
-    for _ in range(6):
-        head = text[:1]
-        found: re.Match[str] | None
-        if head == "(" and (found := _PROCESS.match(text)):
-            process = process or found[0].strip(" ()")
-        elif head == "[" and (found := _RANK.match(text)):
-            process = process or found[0].strip("[]: ")
-        elif head in "DIWEC" and (found := _LEVEL.match(text)):
-            level, clock, place = found["level"], f"{found['date']} {found['time']}", found["place"]
-        else:
-            found = _outer(text)
+    known: dict[str, str] = {}
+    for _ in range(8):
+        found = _prefix(text)
         if not found:
             break
+        for name, value in _told(found).items():
+            # The innermost level is the engine's own; the outermost process is the one that printed the line.
+            if value and (name != "process" or "process" not in known):
+                known[name] = value
         text = text[found.end() :]
         if text.startswith("[0") and _BARE_COLOUR.match(text):
             text = _BARE_COLOUR.sub("", text)
-    return Line(text.rstrip(), process, level, clock, place)
+    if "[address=" in text[:120]:
+        text = _ADDRESS.sub("", text, count=1)
+    return Line(text.rstrip(), **known)
 
 
-def _outer(text: str) -> re.Match[str] | None:
-    """What containers, journals and people put before a line."""
+def _told(found: re.Match[str]) -> dict[str, str]:
+    """What a prefix tells: process, level, clock, place."""
+    if found.re is _PROCESS:
+        return {"process": found[0].strip(" ()")}
+    if found.re is _RANK:
+        return {"process": found[0].strip("[]: ")}
+    if found.re is _RANKS:
+        return {"process": found["ranks"].strip(), "clock": f"{found['date'][5:]} {found['time']}"}
+    if found.re is _LEVEL:
+        return {"level": found["level"], "clock": f"{found['date']} {found['time']}", "place": found["place"]}
+    if found.re is _LLAMA:
+        return {"level": _LETTERS[found["letter"]]}
+    if found.re in (_LOGGER, _SLOG):
+        return {"level": _SLOG_LEVELS.get(found["level"], found["level"])}
+    return {}
+
+
+def _prefix(text: str) -> re.Match[str] | None:
+    """What stands before a line: a process, a rank, a level, or the stamp of a container, a journal or a person."""
     head = text[:1]
+    if head == "(":
+        return _PROCESS.match(text)
+    if head == "[":
+        return _RANK.match(text) or _RANKS.match(text)
     if head.isdigit():
-        return _STAMP.match(text)
+        return _LOGGER.match(text) or _STAMP.match(text) or _LLAMA.match(text) or _service(text)
     if head == ">":
         return _QUOTE.match(text)
-    found = _JOURNAL.match(text) if head.isupper() else None
-    return found or (_SERVICE.match(text) if "|" in text[:44] else None)
+    if head == "t" and text.startswith("time="):
+        return _SLOG.match(text)
+    found = _LEVEL.match(text) if head in "DIWEC" else None
+    return found or (_JOURNAL.match(text) if head.isupper() else None) or _service(text)
+
+
+def _service(text: str) -> re.Match[str] | None:
+    return _SERVICE.match(text) if "|" in text[:44] else None

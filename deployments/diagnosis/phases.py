@@ -93,14 +93,33 @@ _MARKERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("http", r"(Starting vLLM (API )?server|Available routes are:)"),
         ("http", r"(^INFO: +(Started server process|Waiting for application))"),
         ("serving", r"^INFO: +(Application startup complete|Uvicorn running on)"),
-        ("serving", r"(Avg prompt throughput: )"),
+        ("serving", r"(Avg prompt throughput: |Dumping input data for)"),
+        # SGLang
+        ("args", r"server_args=ServerArgs\("),
+        ("dist", r"Init torch distributed (begin|ends)"),
+        ("load", r"Load weight (begin|end)"),
+        ("kvcache", r"(KV Cache is allocated|Memory pool end)"),
+        ("graph", r"Capture cuda graph (begin|end|bs)"),
+        ("serving", r"The server is fired up and ready to roll"),
+        # llama.cpp
+        ("import", r"^(main: )?build( =|:) \d+"),
+        ("load", r"load_model: loading model|llama_model_loader: loaded meta data|^main: loading model"),
+        ("load", r"(llm_)?load_tensors: "),
+        ("kvcache", r"llama_context: (n_ctx|constructing)|llama_new_context_with_model: n_ctx|llama_kv_cache\w*: .*KV buffer"),
+        ("http", r"^(srv|main): .*(model loaded|init: +initializing slots)|^main: model loaded"),
+        ("serving", r"server is listening on http|HTTP server (is )?listening"),
+        # Ollama
+        ("http", r"msg=\"Listening on |Listening on \S+:\d+ \(version"),
+        ("load", r"msg=\"(starting llama[ -]server|starting runner|starting go runner)"),
+        ("serving", r"llama runner started in "),
     )
 )  # fmt: skip
 _WORDS = re.compile(
     r"platform|Failed to import|version|args|usage|error: |architecture|max model len|supports multiple|prefill|"
     r"Initializing|Multiprocessing|engine process|worker ready|nccl|world_size|assigned|leader|backend|Model Runner|"
     r"Cannot use|oad|Filesystem|checkpoint|cache|bytecode|ompil|rofiling|instance can use|KV|blocks|concurrency|"
-    r"aptur|init engine|upported|Starting vLLM|routes|INFO:  |throughput|world size|P2P"
+    r"aptur|init engine|upported|Starting vLLM|routes|INFO:  |throughput|world size|P2P|Dumping|server_args|torch dist|"
+    r"eight (?:begin|end)|Memory pool|fired up|build|n_ctx|constructing|istening|starting|runner started|slots|loaded"
 )
 BANNER = re.compile(r"([█▄▀] +version \d+\.\d+\S*$|vLLM API server version )")
 _PROGRESS = re.compile(
@@ -170,10 +189,14 @@ def _take(state: State, raw: str, now: float) -> None:
     serving = _RANK[current(state)] >= _RANK["serving"]
     if not raw or (serving and "version" not in raw) or not _WORDS.search(raw):
         return
-    line = clean(raw[:4000].encode("latin-1", "replace").decode("utf-8", "replace"))
+    take(state, clean(raw[:4000].encode("latin-1", "replace").decode("utf-8", "replace")), now)
+
+
+def take(state: State, line: Line, now: float) -> bool:
+    """One cleaned line, into the given state. True when it told a phase."""
     code = phase_of(line)
     if not code:
-        return
+        return False
     if code == "args" and _RANK[current(state)] > _RANK["config"] and BANNER.search(line.text):
         state["phases"], state["facts"] = [_phase("start", now, line.clock)], {}  # the engine was started anew
     _enter(state, code, now, line.clock)
@@ -183,6 +206,7 @@ def _take(state: State, raw: str, now: float) -> None:
         if (found := pattern.search(line.text)) and len(found[1]) <= _MAX_FACT:
             with contextlib.suppress(ValueError):
                 state["facts"][name] = convert(found[1])
+    return True
 
 
 def phase_of(line: Line) -> str:

@@ -1,0 +1,311 @@
+"""Which of the lines that a reader kept is the cause: the earliest that is fatal, with the exceptions that engines make.
+Pure."""
+
+from __future__ import annotations
+
+import re
+import signal as signals
+from collections.abc import Sequence
+from typing import Any
+
+from deployments.diagnosis import causes, fixes
+from deployments.diagnosis.reader import Found, Reader, Start, match
+from deployments.diagnosis.result import Diagnosis, Evidence
+from deployments.diagnosis.rule import Rule
+from deployments.diagnosis.rules import BY_CODE
+
+# Weak causes that say more than an error that no rule knows; the other weak ones say less.
+_TELLING = ("config.invalid_config", "arch.inspect_failed", "env.ext_not_built", "dist.store_timeout")
+_GENERIC = ("run.bug",)
+_NEAR = 200  # lines within which an error that no rule knows may lead to one that a rule knows
+
+
+def diagnose(
+    reader: Reader, *, exit_code: int | None = None, signal: int | None = None, evidence: Evidence | None = None
+) -> Diagnosis:
+    """The diagnosis of what was read. An exit code above 128 is the signal that a wrapper reported."""
+    reader.flush()
+    known = evidence or Evidence()
+    number = signal or (exit_code - 128 if exit_code is not None and 128 < exit_code < 128 + 65 else 0)
+    start = _start(reader, exit_code, number)
+    found = [_matched(item, reader.engine) for item in start.found]
+    root = _root(found, start, reader.engine)
+    if root is None:
+        return _without(reader, start, found, exit_code, number, known)
+    rule, root = _refined(root, found, start, reader.engine)
+    phase = phase_of(root, rule, start)
+    rule = _by_phase(rule, phase, reader.engine)
+    return _built(reader, start, found, root, rule, phase, _confidence(root, rule, number, known), known)
+
+
+def _start(reader: Reader, exit_code: int | None, number: int) -> Start:
+    """The start to explain: the last one that failed."""
+    last = reader.start
+    if any(item.kind in ("cause", "unknown", "late") for item in last.found) or reader.failed is None:
+        return last
+    if last.served and (exit_code == 0 or number == signals.SIGTERM):
+        return last
+    return reader.failed
+
+
+def _matched(item: Found, engine: str) -> Found:
+    """The engine may have become known only after a line was read."""
+    if item.rule is None or item.rule.code == "config.invalid_config" or item.kind in ("echo", "late", "quiet"):
+        return item
+    rule, groups = match(engine, item.text)
+    if rule is not None and rule is not item.rule:
+        item.rule, item.groups, item.kind = rule, groups, rule.role
+    return item
+
+
+def _root(found: Sequence[Found], start: Start, engine: str) -> Found | None:
+    """The line that tells the cause; None when nothing failed or nothing tells."""
+    strong = [item for item in found if item.kind in ("cause", "unknown", "end")]
+    weak = [item for item in found if item.kind == "weak" and item.rule]
+    telling = [item for item in weak if item.rule and item.rule.code in _TELLING]
+    generic = [item for item in weak if item.rule and item.rule.code in _GENERIC]
+    causes_ = [item for item in strong if item.kind != "unknown"]
+    if strong and strong[0].kind != "unknown":
+        return strong[0]
+    if strong:
+        first = strong[0]
+        known = next((item for item in causes_ if _follows(first, item)), None)
+        if known or telling:
+            return known or telling[0]
+        return min([first, *generic], key=lambda item: item.number)
+    if telling or generic:
+        return min(telling or generic, key=lambda item: item.number)
+    late = [item for item in found if item.kind == "late"]
+    killed = [item for item in weak if not (engine == "sglang" and item.text.strip() == "Killed")]
+    if late or killed:
+        return late[0] if late else killed[0]
+    requests = [item for item in found if item.kind == "request"]
+    return requests[0] if requests and not start.served else None
+
+
+def _follows(first: Found, item: Found) -> bool:
+    """Whether a known error belongs to the chain that an unknown one began."""
+    return item.number - first.number <= _NEAR or item.process == first.process
+
+
+# --- what engines do differently --------------------------------------------------------------------------------------
+
+
+def _refined(root: Found, found: Sequence[Found], start: Start, engine: str) -> tuple[Rule, Found]:
+    """The rule of the root line, or of a better line that belongs to it."""
+    rule = root.rule or BY_CODE["run.bug"]
+    for look in (_out_of_memory, _between_gpus, _extension, _hub, _broken_name, _one_gpu, _llamacpp):
+        better = look(rule, root, found, start, engine)
+        if better is not None:
+            return better
+    return rule, root
+
+
+Better = tuple[Rule, Found] | None
+
+
+def _pick(found: Sequence[Found], *codes: str, after: int = 0) -> Found | None:
+    return next((item for item in found if item.rule and item.rule.code in codes and item.number >= after), None)
+
+
+def _out_of_memory(rule: Rule, root: Found, found: Sequence[Found], start: Start, engine: str) -> Better:
+    """The engine's own words after a bare "out of memory" carry the numbers."""
+    if rule.code not in ("mem.oom_profile", "sglang.oom"):
+        return None
+    said = _pick(found, "mem.oom_sampler", "mem.oom_compile", "mem.oom_load", "sglang.graph_oom", after=root.number)
+    return (said.rule, said) if said and said.rule and said.kind != "late" else None
+
+
+def _between_gpus(rule: Rule, root: Found, found: Sequence[Found], start: Start, engine: str) -> Better:
+    """NCCL prints why beside the exception, above it or below."""
+    if "nccl" not in rule.code:
+        return None
+    shared = _pick(found, "env.shm", "sglang.shm")
+    if shared and shared.rule:
+        return shared.rule, shared
+    warned = next((item for item in found if "NCCL WARN" in item.text and item.rule), None)
+    return (warned.rule, warned) if warned and warned.rule else None
+
+
+def _extension(rule: Rule, root: Found, found: Sequence[Found], start: Start, engine: str) -> Better:
+    """A compiled part that is absent was reported as a warning when it failed to load."""
+    if rule.code != "env.ext_not_built":
+        return None
+    warned = next((item for item in found if item.kind == "quiet" and item.rule), None)
+    return (warned.rule, warned) if warned and warned.rule and warned.rule.code != rule.code else None
+
+
+def _hub(rule: Rule, root: Found, found: Sequence[Found], start: Start, engine: str) -> Better:
+    """The hub answers 401 for a model that does not exist, too."""
+    if rule.code != "hub.gated" or "401" not in root.text:
+        return None
+    texts = " ".join(item.text for item in found if item.number >= root.number)
+    absent = "RepositoryNotFoundError" in texts and "gated" not in texts.lower()
+    return (BY_CODE["hub.not_found"], root) if absent else None
+
+
+def _broken_name(rule: Rule, root: Found, found: Sequence[Found], start: Start, engine: str) -> Better:
+    """While it builds the sentence that the GPU lacks bfloat16, the engine fails to read the GPU's name."""
+    frames = "\n".join(root.lines)
+    if root.text.startswith("UnicodeDecodeError") and re.search(r"get_device_name|get_physical_device_name", frames):
+        return BY_CODE["dtype.bf16_cc"], root
+    return None
+
+
+def _one_gpu(rule: Rule, root: Found, found: Sequence[Found], start: Start, engine: str) -> Better:
+    """Sizes that do not fit: cut wrongly on several GPUs, the wrong configuration on one."""
+    sizes = re.search(r"size of tensor a|start \(0\) \+ length", root.text)
+    alone = start.options.get("tensor_parallel_size") == "1"
+    return (BY_CODE["load.shape_mismatch"], root) if rule.code == "tp.quant_shard" and sizes and alone else None
+
+
+def _llamacpp(rule: Rule, root: Found, found: Sequence[Found], start: Start, engine: str) -> Better:
+    """A second file (helper model, pictures, adapter) fails in the same words as the model itself."""
+    if engine not in ("llamacpp", "ollama"):
+        return None
+    for code in ("llamacpp.draft", "llamacpp.mmproj", "llamacpp.lora"):
+        second = _pick(found, code)
+        if second is None or second.rule is None:
+            continue
+        if code == "llamacpp.draft":
+            before = [item for item in found if second.number - 6 < item.number < second.number]
+            line = next((item for item in before if "error loading model" in item.text), second)
+        else:
+            line = next((item for item in found if item.text.startswith("clip_init: failed")), second)
+        return second.rule, line
+    if rule.code in ("llamacpp.oom_load", "llamacpp.oom_kv"):
+        return _llamacpp_memory(rule, root, found)
+    return None
+
+
+def _llamacpp_memory(rule: Rule, root: Found, found: Sequence[Found]) -> Better:
+    """The same words for weights, context and work space: what follows tells which."""
+    if root.phase != "kvcache":
+        bare = "insufficient memory" in root.text and root.phase == "load" and not _pick(found, "llamacpp.oom_compute")
+        context = any("failed to initialize the context" in item.text for item in found)
+        return (BY_CODE["llamacpp.oom_load"], root) if bare and not context else None
+    work = _pick(found, "llamacpp.oom_compute", after=root.number)
+    if work and work.rule:
+        return work.rule, work
+    return (BY_CODE["llamacpp.oom_kv"], root) if rule.code == "llamacpp.oom_load" else None
+
+
+# --- phase ------------------------------------------------------------------------------------------------------------
+
+
+def phase_of(root: Found, rule: Rule, start: Start) -> str:
+    """In which phase it failed: what the class or the error's own frames say, else how far the log came."""
+    # A program for the GPU that fails at the first request says so before the engine does.
+    if root.served or root.phase == "serving" or (root.phase == "http" and start.served and not rule.phase):
+        return "serving"
+    if rule.phase and rule.code not in _PHASE_BY_LOG:
+        return rule.phase
+    framed = causes.framed(root.lines)
+    if framed:
+        return framed
+    if root.phase == "start":
+        return rule.phase or ("import" if rule.code.startswith(("env.", "sglang.")) else "start")
+    if root.phase == "load" and root.weights_in:
+        return "profile"
+    return root.phase
+
+
+_PHASE_BY_LOG = ("mem.oom_profile", "gpu.triton_arch", "sglang.no_kernel_image")
+_OOM_OF_PHASE = {
+    "start": "mem.oom_load", "import": "mem.oom_load", "args": "mem.oom_load", "config": "mem.oom_load",
+    "dist": "mem.oom_load", "device": "mem.oom_load", "load": "mem.oom_load", "tokenizer": "mem.oom_load",
+    "graph": "mem.oom_graph", "http": "mem.oom_graph", "serving": "mem.oom_runtime", "answered": "mem.oom_runtime",
+}  # fmt: skip
+
+
+def _by_phase(rule: Rule, phase: str, engine: str) -> Rule:
+    """The same words mean different things in different phases."""
+    return BY_CODE[_OOM_OF_PHASE.get(phase, rule.code)] if rule.code == "mem.oom_profile" else rule
+
+
+# --- how sure ---------------------------------------------------------------------------------------------------------
+
+
+def _confidence(root: Found, rule: Rule, number: int, evidence: Evidence) -> float:
+    if root.rule is None:
+        return 0.3
+    if rule.code in _GENERIC:
+        return 0.45
+    if rule.code == "mem.host_oom_killed":
+        return 0.95 if evidence.oom_kills else 0.85 if number == signals.SIGKILL or "exited unexpectedly" in root.text else 0.65
+    return {"cause": 0.95, "end": 0.9, "late": 0.85, "request": 0.8}.get(root.kind, 0.7)
+
+
+# (class, how sure) of an end by a signal of which the log says nothing.
+_BY_SIGNAL: dict[int, tuple[str, float]] = {
+    signals.SIGILL: ("env.sigill", 0.9),
+    signals.SIGKILL: ("mem.host_oom_killed", 0.65),
+    signals.SIGSEGV: ("run.segfault", 0.85),
+    signals.SIGBUS: ("env.shm", 0.65),
+    signals.SIGABRT: ("run.worker_died", 0.5),
+    signals.SIGINT: ("user.interrupted", 0.8),
+    signals.SIGHUP: ("run.killed", 0.8),
+}
+
+
+def _without(
+    reader: Reader, start: Start, found: Sequence[Found], exit_code: int | None, number: int, evidence: Evidence
+) -> Diagnosis:
+    """No line tells: the way it ended may."""
+    facts = _facts(reader, start, evidence)
+    code, sure = _BY_SIGNAL.get(number, ("", 0.0))
+    if code == "mem.host_oom_killed" and evidence.oom_kills:
+        sure = 0.95
+    elif code == "mem.host_oom_killed" and evidence.oom_kills == 0:
+        sure = 0.3
+    died = next((item for item in found if item.kind == "echo"), None)
+    gone = died is not None and not start.stopped and number not in (signals.SIGTERM, signals.SIGINT)
+    if not code and gone and died and died.rule and died.rule.code in ("run.engine_dead", "run.startup_wrapper"):
+        # The core vanished without a word: a raised error would have been printed.
+        code, sure = "mem.host_oom_killed", 0.95 if evidence.oom_kills else 0.62
+    failed = bool(code) or (exit_code not in (None, 0) and number != signals.SIGTERM) or gone
+    if not code:
+        shown = died if gone else None
+        return Diagnosis("", start.phase, shown.number if shown else None, shown.text if shown else "", failed=failed,
+                         facts=facts, lines=shown.lines if shown else (), numbers=shown.numbers if shown else ())  # fmt: skip
+    rule = BY_CODE[code]
+    phase = rule.phase if rule.phase and start.phase == "start" else start.phase
+    offers = fixes.offers(rule, {}, facts, evidence)
+    return Diagnosis(code, phase, died.number if died else None, died.text if died else "", sure, rule.title, rule.why,
+                     rule.doc, rule.curable, True, offers, facts, died.lines if died else (),
+                     died.numbers if died else ())  # fmt: skip
+
+
+def _facts(reader: Reader, start: Start, evidence: Evidence) -> dict[str, Any]:
+    facts: dict[str, Any] = {"engine": reader.engine or "vllm", "starts": reader.starts, **start.state["facts"]}
+    if start.options:
+        facts["options"] = dict(start.options)
+    if evidence.changed:
+        facts["changed"] = {name: list(pair) for name, pair in evidence.changed.items()}
+    return facts
+
+
+def _built(
+    reader: Reader,
+    start: Start,
+    found: Sequence[Found],
+    root: Found,
+    rule: Rule,
+    phase: str,
+    sure: float,
+    evidence: Evidence,
+) -> Diagnosis:
+    facts = _facts(reader, start, evidence)
+    groups = {**root.groups}
+    if root.rule is not rule and (own := rule.match(root.text)):
+        groups = {name: value for name, value in own.groupdict().items() if value is not None}
+    facts |= {f"log_{name}": value for name, value in groups.items()}
+    out = [(item.rule.code, item.number) for item in found
+           if item.rule and item is not root and item.rule.code != rule.code]  # fmt: skip
+    offers = fixes.offers(rule, groups, facts, evidence)
+    return Diagnosis(
+        rule.code, phase, root.number, root.text, sure, rule.title, rule.why, rule.doc, rule.curable,
+        rule.role != "request", offers, facts, root.lines[-40:], root.numbers[-40:], tuple(dict(out).items())[:6],
+    )  # fmt: skip
+
+

@@ -1,0 +1,362 @@
+"""Reads an engine's log as it comes and keeps what a diagnosis needs. Pure; its memory does not grow with the log.
+
+A look at all patterns for every line would be slow, so a line is looked at only when it is new in kind (lines that
+differ in digits alone are one kind) and holds one of a few words. What is left is cleaned and compared with the rules.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from deployments.diagnosis import causes, phases
+from deployments.diagnosis.lines import Line, clean
+from deployments.diagnosis.rule import Rule
+from deployments.diagnosis.rules import BY_CODE, BY_ENGINE
+
+BLOCK = 64 << 10  # bytes that are looked at in one go; a longer line is cut
+MAX_TEXT = 4000  # characters of one line
+MAX_FOUND = 200  # candidates that are kept of one start
+MAX_KINDS = 2 << 20  # bytes of kinds of lines that are remembered
+SAME = 16  # lines of one kind that are looked at in one start
+SAME_MARK = 512  # the same for lines that tell the phase
+LOOK_BACK = 240  # lines before an error in which its traceback may begin
+KEPT_LINES = 40  # lines of one error block
+_DIGITS = b"0123456789"
+
+# Every line that tells of a failure holds one of these (a test compares them with the examples of all rules).
+ERROR_WORDS: tuple[bytes, ...] = (
+    b"rror", b"xception", b"ailed", b"illed", b"annot ", b"nterrupt", b"fault", b"nvalid", b"unable to", b"not ",
+    b"NCCL WARN", b"llegal", b"n't ", b"nsupported", b"died", b"exited", b"sigquit", b"ASSERT", b"wrong ", b"magic",
+    b"ut of memory", b"missing", b"timed out", b"undefined symbol", b"in use", b"retries", b"mismatch", b"vk::",
+    b"Xid", b"preempted", b"No available", b"bounds", b"exceeds", b"nknown", b"requires", b"too ", b"VRAM",
+    b"compatible", b"Input should", b"version", b"dead", b"oom", b"insufficient", b"OutOf", b"ould not", b"rupt",
+)  # fmt: skip
+MARK_WORDS: tuple[bytes, ...] = (
+    b"platform", b"version", b"args", b"usage: ", b"rchitecture", b"max model len", b"multiple tasks", b"prefill",
+    b"Initializing", b"Multiprocessing frontend", b"engine process", b"worker ready", b"nccl", b"world_size",
+    b"world size", b"DP group", b"P2P access", b"backend", b"Model Runner", b"oad", b"Filesystem", b"checkpoint",
+    b"cache", b"bytecode", b"ompil", b"rofiling", b"instance can use", b"KV", b"blocks", b"oncurrency", b"aptur",
+    b"init engine", b"upported", b"Starting vLLM", b"routes", b"INFO:  ", b"throughput", b"Dumping input",
+    b"torch dist", b"eight begin", b"eight end", b"Memory pool", b"fired up", b"build", b"n_ctx", b"constructing",
+    b"istening", b"starting", b"slots", b"shutdown", b"Shutting", b"SIGTERM",
+)  # fmt: skip
+# What a serving engine may still print: a new start, a stop, and errors.
+SERVING_WORDS: tuple[bytes, ...] = (b"server_args", b"shutdown", b"Shutting", b"SIGTERM", b"build", b"Dumping input")
+
+_NEW_START = re.compile(
+    r"[█▄▀] +version \d+\.\d+\S*$|vLLM API server version |server_args=ServerArgs\(|"
+    r"^(?:main: )?build(?: =|:) \d+|^(?:srv +)?llama_server: initializing|msg=\"Listening on "
+)
+_STOP = re.compile(
+    r"\[shutdown\] API server: shutdown triggered|trigger received signal=SIGTERM|^INFO: +Shutting down|"
+    r"SIGTERM received|Received SIGTERM|Gracefully shutting down|cleaning up before exit"
+)
+_HEADER = re.compile(r"validation errors? for |^\S*BackendCompilerFailed: .*raised:\s*$|^\S+Error: backend=.*raised:\s*$")
+_VALUE = re.compile(r"^\s*(?:Value error|Assertion failed|Input should|Extra inputs|Field required|Unexpected keyword)")
+_FIELD = re.compile(r"^[a-z_][\w.]*$")
+_SKIPPED = re.compile(r"^(?:    |\t|raise |File \"|-+> |\d+ +\S|\^|return |self\.|~+\^)")
+_WARNED = re.compile(r"engine core exited unexpectedly|Failed to import from vllm\._C|is preempted by|No available shared memory"
+                     r"|no compatible GPUs|low vram mode|VRAM usage didn|failed to measure the memory|oom-kill|Out of memory: Kill")  # fmt: skip
+_HINTS: tuple[tuple[str, re.Pattern[bytes]], ...] = (
+    ("sglang", re.compile(rb"sglang|server_args=ServerArgs|sgl_kernel|--mem-fraction-static|sigquit from a child|Supported list: \["
+                          rb"|router init state")),
+    ("vllm", re.compile(rb"vLLM|[/\\]vllm[/\\.]|vllm serve|vllm: error|VllmWorker|EngineCore")),
+    ("ollama", re.compile(rb"ollama|level=\w+ source=\w+\.go:|\[GIN\] 20")),
+    ("llamacpp", re.compile(rb"llama_model_load|llama_server|llm_load|ggml_|gguf_init|llama_context|llama_init|common_\w+init")),
+)  # fmt: skip
+
+
+@dataclass
+class Found:
+    """A line that may tell the cause. `kind` is the role of its rule, or unknown for an error that no rule knows."""
+
+    number: int
+    text: str
+    process: str
+    kind: str
+    rule: Rule | None
+    groups: dict[str, str]
+    phase: str  # how far the start had come
+    weights_in: bool
+    served: bool
+    lines: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
+
+
+@dataclass
+class Start:
+    """One start of the engine within a log: its phases, its facts, and the lines that may tell why it failed."""
+
+    state: phases.State
+    found: list[Found] = field(default_factory=list)
+    stopped: bool = False  # it was told to stop
+    options: dict[str, str] = field(default_factory=dict)
+    first_line: int = 1
+
+    @property
+    def phase(self) -> str:
+        """How far it came."""
+        return phases.current(self.state)
+
+    @property
+    def served(self) -> bool:
+        """Whether it was up."""
+        return self.phase in ("serving", "answered")
+
+
+class Reader:
+    """Feed it bytes as they come; ask `decide.diagnose` at the end.
+
+    `engine` names the engine when it is known; otherwise the log tells it.
+    """
+
+    def __init__(self, engine: str = "", now: float = 0.0) -> None:
+        self.engine = engine if engine in BY_ENGINE else ""
+        self.known = bool(self.engine)
+        self.now = now
+        self.count = 0  # lines that are complete
+        self.size = 0
+        self.start = Start(phases.new_state(now))
+        self.failed: Start | None = None  # the last start before it that had errors
+        self.starts = 1
+        self._rest = b""
+        self._dull: set[bytes] = set()
+        self._tired: dict[bytes, int] = {}
+        self._kinds = 0
+        self._recent: list[bytes] = []
+        self._header: tuple[Found, int, str] | None = None
+
+    def feed(self, chunk: bytes, now: float | None = None) -> None:
+        """The next bytes. `now` is when they were written, in Unix seconds."""
+        self.now = self.now if now is None else now
+        self.size += len(chunk)
+        at = 0
+        while at < len(chunk):
+            part = self._rest + chunk[at : at + BLOCK] if self._rest else chunk[at : at + BLOCK]
+            at += BLOCK
+            end = part.rfind(b"\n") + 1
+            if not end and len(part) >= BLOCK:  # no end of a line in sight
+                end = part.rfind(b"\r") + 1 or len(part)
+            self._rest = part[end:]
+            if end:
+                self._block(part[:end])
+
+    def flush(self) -> None:
+        """Take what stands after the last end of a line, too."""
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            self._block(rest)
+
+    def _block(self, block: bytes) -> None:
+        if not self.known and self.engine not in ("sglang", "ollama"):
+            self._guess(block)
+        lines = block.split(b"\n")
+        kinds = block.translate(None, _DIGITS).split(b"\n")
+        dull = self._dull
+        fresh = [index for index, kind in enumerate(kinds) if kind not in dull]
+        if fresh:
+            self._look(lines, kinds, fresh)
+        self._recent = [*self._recent, *lines[:-1]][-LOOK_BACK:] if len(lines) < LOOK_BACK else lines[-LOOK_BACK - 1 : -1]
+        # Long lines are kept short, so that what is remembered stays small.
+        if len(block) > BLOCK // 2:
+            self._recent = [line[:MAX_TEXT] for line in self._recent][-(BLOCK * 4 // max(1, len(block) // len(lines))) :]
+        self.count += len(lines) - 1
+
+    def _guess(self, block: bytes) -> None:
+        """Which engine prints this. SGLang prints vLLM's paths too, and Ollama those of llama.cpp."""
+        order = [name for name, _pattern in _HINTS]
+        for rank, (name, pattern) in enumerate(_HINTS):
+            if self.engine and rank >= _rank(order, self.engine):
+                return
+            if pattern.search(block) and not (name == "ollama" and self.engine == "vllm"):
+                self.engine = name
+                return
+
+    def _look(self, lines: list[bytes], kinds: list[bytes], fresh: list[int]) -> None:
+        words = ERROR_WORDS + (SERVING_WORDS if self.start.served else MARK_WORDS)
+        joined = b"\n".join([kinds[index] for index in fresh])
+        present = [word for word in words if word in joined]
+        header = self._header is not None
+        for index in fresh:
+            raw, kind = lines[index], kinds[index]
+            if raw and header:
+                header = self._follow(lines, index)
+            for word in present:
+                if word in kind:
+                    break
+            else:
+                self._forget(kind)
+                continue
+            self._candidate(lines, index, raw, kind)
+            header = self._header is not None
+
+    def _forget(self, kind: bytes) -> None:
+        """This kind of line tells nothing: it is passed over from now on."""
+        if len(kind) <= MAX_TEXT:
+            self._kinds += len(kind) + 80
+            if self._kinds > MAX_KINDS:
+                self._dull.clear()
+                self._kinds = len(kind) + 80
+            self._dull.add(kind)
+
+    def _candidate(self, lines: list[bytes], index: int, raw: bytes, kind: bytes) -> None:
+        marked = took = False
+        pieces = [piece for piece in raw.split(b"\r") if piece] if b"\r" in raw else [raw]
+        for piece in pieces[:25] + pieces[25:][-25:]:
+            line = clean(piece[:MAX_TEXT].decode("utf-8", "replace").replace("\0", " "))
+            marked = self._mark(line, index) or marked
+            took = self._error(lines, index, line) or took
+        if not (marked or took):
+            self._forget(kind)
+            return
+        seen = self._tired.get(kind, 0) + 1
+        if seen >= (SAME_MARK if marked else SAME):
+            self._forget(kind)
+        elif len(self._tired) < 4096 and len(kind) <= MAX_TEXT:
+            self._tired[kind] = seen
+
+    # --- phases and facts ---------------------------------------------------------------------------------------------
+
+    def _mark(self, line: Line, index: int) -> bool:
+        if _NEW_START.search(line.text) and self._anew(line, index):
+            phases.take(self.start.state, line, self.now)
+            return True
+        if self.start.served and _STOP.search(line.text):
+            self.start.stopped = True
+        if "args" in line.text[:400]:
+            self._options(line.text)
+        return phases.take(self.start.state, line, self.now)
+
+    def _anew(self, line: Line, index: int) -> bool:
+        """A new start in the same log. What failed before counts only if nothing fails from here on."""
+        start = self.start
+        far = phases.ORDER.index(start.phase) > phases.ORDER.index("config")
+        if not far and not start.found:
+            return False
+        # An engine of several processes prints its banner once; before it there may be errors of its own import.
+        if not far and all(found.kind in ("weak", "quiet") for found in start.found):
+            return False
+        if start.found:
+            self.failed = start
+        self.start = Start(phases.new_state(self.now), first_line=self.count + index + 1)
+        self.starts += 1
+        self._dull.clear()
+        self._kinds = 0
+        self._tired.clear()
+        self._header = None
+        return True
+
+    def _options(self, text: str) -> None:
+        for name, quoted, plain in _OPTION.findall(text[:MAX_TEXT]):
+            self.start.options.setdefault(name, quoted or plain)
+
+    # --- errors -------------------------------------------------------------------------------------------------------
+
+    def _error(self, lines: list[bytes], index: int, line: Line) -> bool:
+        text = line.text
+        if not text or _SKIPPED.match(text):
+            return False
+        quiet = line.level in ("DEBUG", "INFO", "WARNING")
+        if quiet and not _WARNED.search(text):
+            return False
+        rule, groups = match(self.engine, text)
+        error = not quiet and causes.is_error(line)
+        if rule is None and not error:
+            return False
+        found = self._found(lines, index, line, rule, groups)
+        if _HEADER.search(text):
+            self._header = (found, 6, "")
+        self._keep(found)
+        return True
+
+    def _found(
+        self, lines: list[bytes], index: int, line: Line, rule: Rule | None, groups: dict[str, str]
+    ) -> Found:
+        start = self.start
+        texts, numbers = self._before(lines, index, line) if len(start.found) < 24 else ([], [])
+        weights = "weights_gib" in start.state["facts"]
+        return Found(
+            self.count + index + 1, line.text[:MAX_TEXT], line.process, kind_of(rule, line), rule, groups, start.phase,
+            weights, start.served, tuple(texts), tuple(numbers),
+        )  # fmt: skip
+
+    def _keep(self, found: Found) -> None:
+        if self.start.stopped and found.served and found.kind != "cause":
+            return  # what is printed while it stops is no failure
+        if self.failed and found.process and any(_same(found, old) for old in self.failed.found):
+            return  # a process of the start before repeats itself
+        if len(self.start.found) < MAX_FOUND:
+            self.start.found.append(found)
+
+    def _follow(self, lines: list[bytes], index: int) -> bool:
+        """The reason of a refused setting stands in one of the next lines. True while it is still looked for."""
+        if self._header is None:
+            return False
+        header, left, name = self._header
+        line = clean(lines[index][:MAX_TEXT].decode("utf-8", "replace").replace("\0", " "))
+        if _VALUE.match(line.text) or (left and causes.is_error(line) and line.process == header.process):
+            text = f"{name} {line.text}".strip() if name else line.text
+            rule, groups = match(self.engine, text)
+            self._header = None
+            found = self._found(lines, index, Line(text, line.process, "ERROR"), rule, groups)
+            if found.kind == "unknown" and _VALUE.match(line.text):
+                found.rule, found.kind = BY_CODE["config.invalid_config"], "weak"
+            if header in self.start.found:
+                self.start.found.remove(header)
+            self._keep(found)
+            return False
+        if _FIELD.match(line.text.strip()):
+            name = line.text.strip()
+        self._header = (header, left - 1, name) if left > 1 else None
+        return self._header is not None
+
+    def _before(self, lines: list[bytes], index: int, line: Line) -> tuple[list[str], list[int]]:
+        """The traceback that ends in this line: texts and numbers, of the same process only."""
+        texts, numbers = [line.text[:2000]], [self.count + index + 1]
+        before = self._recent + lines[:index] if index < LOOK_BACK else lines[index - LOOK_BACK : index]
+        for back, raw in enumerate(reversed(before), 1):
+            if back > LOOK_BACK or len(texts) > 3 * KEPT_LINES:
+                break
+            other = clean(raw[:1000].decode("utf-8", "replace").replace("\0", " "))
+            if other.process != line.process:
+                continue
+            if other.text.startswith("Traceback (most recent"):
+                break
+            if not (other.text.startswith((" ", "\t", "File ")) or not other.text or other.level == "ERROR"):
+                break
+            texts.append(other.text)
+            numbers.append(self.count + index + 1 - back)
+        return texts[::-1], numbers[::-1]
+
+
+_OPTION = re.compile(r"['\"]?\b(tensor_parallel_size|max_model_len|gpu_memory_utilization|max_num_seqs|max_num_batched_tokens|"
+                     r"pipeline_parallel_size|model|quantization|dtype|tp_size|mem_fraction_static|context_length|port)['\"]?"
+                     r"[=:] ?(?:'([^']*)'|([\w./-]+))")  # fmt: skip
+
+
+def _same(new: Found, old: Found) -> bool:
+    return new.process == old.process and new.text == old.text
+
+
+def _rank(order: list[str], engine: str) -> int:
+    return order.index(engine)
+
+
+def match(engine: str, text: str) -> tuple[Rule | None, dict[str, str]]:
+    """The first rule that knows this text, and what its pattern found."""
+    for rule in BY_ENGINE[engine or "vllm"]:
+        found = rule.match(text)
+        if found:
+            return rule, {name: value for name, value in found.groupdict().items() if value is not None}
+    return None, {}
+
+
+def kind_of(rule: Rule | None, line: Line) -> str:
+    """What a line is to the diagnosis."""
+    if causes.is_echo(line):
+        # Some echoes repeat the cause in their own text, and it may be all that is left of it.
+        return "late" if rule is not None and rule.role == "cause" else "echo"
+    if "Failed to import from vllm._C" in line.text:
+        return "quiet"
+    return rule.role if rule else "unknown"

@@ -1,0 +1,117 @@
+"""What goes into a diagnosis beside the log, and what comes out of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SURE = 0.6  # below this a diagnosis is only a guess, and is not shown as one
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the panel knows beside the log. Memory is in GiB; everything may be unknown.
+
+    `options` are those of this run and `last_good` those of the last one that worked, both by the names that the
+    engine uses. `oom_kills` counts what the kernel ended for lack of memory while the run lived.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    last_good: Mapping[str, Any] | None = None
+    gpus: int | None = None
+    gpu_total_gib: float | None = None
+    gpu_free_gib: float | None = None
+    host_free_gib: float | None = None
+    weights_gib: float | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    numa_nodes: int | None = None
+    free_port: int | None = None
+    port_holder: str = ""
+    oom_kills: int | None = None
+    gguf_files: tuple[str, ...] = ()
+    runtimes: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> dict[str, tuple[Any, Any]]:
+        """Options that differ from the last run that worked: name -> (then, now)."""
+        if self.last_good is None:
+            return {}
+        names = {*self.options, *self.last_good}
+        pairs = {name: (self.last_good.get(name), self.options.get(name)) for name in sorted(names)}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A fix with its number. `text` is English with %(name)s places for `params`, to be translated where it is shown.
+
+    `before` and `after` are the option's values, where one changes. `ready` tells that nothing is left to fill in.
+    """
+
+    kind: str
+    name: str
+    before: Any = None
+    after: Any = None
+    text: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
+    chance: int = 0
+    cost: str = ""
+    ready: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain JSON."""
+        said = self.text % dict(self.params) if self.text else ""
+        return {"kind": self.kind, "name": self.name, "from": self.before, "to": self.after, "text": said,
+                "command": self.command, "chance": self.chance, "cost": self.cost, "ready": self.ready}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a run failed. `code` "" means that nothing failed or that it was not recognised (`recognised` False).
+
+    `root_line` is the 1-based number of the line that proves it, None where the log shows none. `lines` and `numbers`
+    are the error block around it. `ruled_out` are (code, line) of what looked like a cause and is a consequence.
+    """
+
+    code: str = ""
+    phase: str = "start"
+    root_line: int | None = None
+    root: str = ""
+    confidence: float = 0.0
+    title: str = ""
+    why: str = ""
+    doc: str = ""
+    curable: bool = False
+    failed: bool = False
+    fixes: tuple[Offer, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
+    ruled_out: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def recognised(self) -> bool:
+        """Whether it is sure enough to be said."""
+        return bool(self.code) and self.confidence >= SURE
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain JSON, with the keys that `manage.py diagnose --json` prints."""
+        return {
+            "class": self.code or None,
+            "phase": self.phase,
+            "root_line": self.root_line,
+            "confidence": round(self.confidence, 2),
+            "title": self.title,
+            "explanation": self.why,
+            "recognised": self.recognised,
+            "root": self.root,
+            "fixes": [fix.as_dict() for fix in self.fixes],
+            "facts": dict(self.facts),
+            "evidence": [{"line": number, "text": text}
+                         for number, text in zip(self.numbers, self.lines, strict=True)],
+            "ruled_out": [{"class": code, "line": number} for code, number in self.ruled_out],
+            "doc": self.doc,
+        }  # fmt: skip

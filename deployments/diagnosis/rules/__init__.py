@@ -1,0 +1,34 @@
+"""All rules, in the order in which they are tried: one file per engine and family."""
+
+from deployments.diagnosis.rule import Rule
+from deployments.diagnosis.rules import (
+    llamacpp,
+    ollama,
+    sglang,
+    vllm_args,
+    vllm_config,
+    vllm_env,
+    vllm_memory,
+    vllm_parallel,
+    vllm_quant,
+    vllm_run,
+)
+
+# What names a thing precisely comes first; what many failures have in common comes last.
+COMMON: tuple[Rule, ...] = (
+    *vllm_quant.RULES,
+    *vllm_memory.RULES,
+    *vllm_parallel.RULES,
+    *vllm_args.RULES,
+    *vllm_config.RULES,
+    *vllm_env.RULES,
+    *vllm_run.RULES,
+)
+BY_ENGINE: dict[str, tuple[Rule, ...]] = {
+    "vllm": COMMON,
+    "sglang": (*sglang.RULES, *COMMON),
+    "llamacpp": (*llamacpp.RULES, *COMMON),
+    "ollama": (*ollama.RULES, *llamacpp.RULES, *COMMON),
+}
+ALL: tuple[Rule, ...] = (*COMMON, *sglang.RULES, *llamacpp.RULES, *ollama.RULES)
+BY_CODE: dict[str, Rule] = {rule.code: rule for rule in ALL}
