@@ -8,12 +8,12 @@ kv_cache), and `versions.py` holds everything that changed from one vLLM to the 
 
 from __future__ import annotations
 
-from models_catalog.estimate import cpu, offload, sglang, unknown, versions, vllm
+from models_catalog.estimate import cpu, files, offload, sglang, unknown, versions, vllm
 from models_catalog.estimate.case import Case, case_of
 from models_catalog.estimate.gpus import Gpu
 from models_catalog.estimate.options import Options
 from models_catalog.estimate.plan import Amount, Plan, Rank, Reason
-from models_catalog.estimate.schemes import Scheme, scheme_of
+from models_catalog.estimate.schemes import UNPACKED, Scheme, scheme_of
 from models_catalog.estimate.versions import Version
 from models_catalog.facts import Geometry, ModelFacts
 
@@ -31,17 +31,25 @@ def estimate(facts: ModelFacts, options: Options, gpu: Gpu, engine_version: str 
         return offload.llamacpp(facts, options, gpu, engine_version)
     if options.engine == "ollama":
         return offload.ollama(facts, options, gpu, engine_version)
-    scheme = scheme_of(facts, options.scheme)
     if facts.geometry is None:
         return unknown.nothing_known(facts, options, gpu, engine_version, Reason("model.unknown"))
+    scheme = _scheme(facts, options)
+    plan = _by_version(facts, facts.geometry, scheme or UNPACKED, options, gpu, engine_version)
     if scheme is None:
         told = options.scheme or (facts.quantisation.label if facts.quantisation else "")
-        return unknown.nothing_known(facts, options, gpu, engine_version, Reason("scheme.unknown", {"scheme": told}))
-    plan = _by_version(facts, facts.geometry, scheme, options, gpu, engine_version)
+        plan = unknown.unpacked(plan, options, Reason("scheme.unknown", {"scheme": told}))
     if not facts.geometry.known:
         reason = Reason("model.unchecked", {"architecture": facts.architecture or facts.model_type})
         plan = unknown.widened(plan, facts, reason)
     return plan
+
+
+def _scheme(facts: ModelFacts, options: Options) -> Scheme | None:
+    """By formula where the packing has one and the files agree, else by the files' size. None: neither tells."""
+    scheme = scheme_of(facts, options.scheme)
+    if scheme is not None and (scheme != scheme_of(facts, "") or not files.far_from_files(facts, scheme)):
+        return scheme
+    return files.scheme_of_files(facts) or scheme
 
 
 def _by_version(

@@ -28,6 +28,7 @@ def plan(case: Case, version_text: str, plain_parts: frozenset[str], *, certain:
     elif free is not None and need > 0.9 * free:
         judge.warn("ram.little", need=round(need, 2), free=round(free, 2))
     verdict.request(judge, case, counts["concurrency"], counts["max_len"])
+    verdict.limit(judge, case, longest)
     judge.note("cpu.slow")
     return Plan(
         engine="vllm",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from models_catalog.estimate import gpus
+from models_catalog.estimate.files import file_bytes as shape_bytes
 from models_catalog.estimate.gpus import Gpu
 from models_catalog.estimate.options import Options
 from models_catalog.estimate.plan import Amount, Plan, Rank, Reason
@@ -84,7 +85,7 @@ def file_bytes(facts: ModelFacts) -> float | None:
     if facts.weight_bytes:
         return float(facts.weight_bytes)
     scheme = scheme_of(facts, "")
-    return facts.parameters * scheme.weight if facts.parameters and scheme else None
+    return shape_bytes(facts.geometry, scheme) if facts.geometry and scheme else None
 
 
 def _plan(name: str, facts: ModelFacts, options: Options, gpu: Gpu, version: str, context: int, slots: int) -> Plan:

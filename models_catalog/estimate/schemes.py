@@ -42,6 +42,7 @@ class Scheme:
 
 
 PLAIN = Scheme("none")
+UNPACKED = Scheme("unknown", exact=False)  # stands for a packing that is not known: no more than 16 bits
 FULL = Scheme("fp32", weight=4.0)
 SCHEMES = {
     scheme.name: scheme

@@ -26,13 +26,14 @@ def plan(case: Case, version: str, plain_parts: frozenset[str], *, longest: int 
         judge.certain = judge.fails
         return Plan("sglang", version, (), nothing, nothing, nothing, judge.verdict(), tuple(judge.reasons))
     tokens = _tokens(case, rank.kv)
-    limit = longest or kv_cache.MOST_TOKENS
-    longest_request = tokens.map(lambda n: min(n, limit), Reason("kv.longest", {"limit": longest}))
+    most = max(longest, case.context) if longest else kv_cache.MOST_TOKENS
+    longest_request = tokens.map(lambda n: min(n, most), Reason("kv.longest", {"limit": longest}))
     requests = tokens.map(lambda n: n / case.context, Reason("kv.requests", {"context": case.context}))
     if rank.kv.value <= 0:
         judge.fail("kv.none", missing=round(-rank.kv.value, 2), wanted=round(_budget(case) or 0.0, 2))
     _beside(judge, case, rank)
     verdict.request(judge, case, requests, longest_request)
+    verdict.limit(judge, case, longest)
     return Plan(
         engine="sglang",
         engine_version=version,

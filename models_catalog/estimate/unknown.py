@@ -12,6 +12,7 @@ from models_catalog.estimate.units import GIB
 from models_catalog.estimate.verdict import Judge
 from models_catalog.facts import ModelFacts
 
+LEAST_PACKED = 0.125  # of 16 bits: two bits a weight
 PACKING = 0.9  # files hold a little more than what is loaded: a drafter, a second copy of tied words
 
 
@@ -84,6 +85,31 @@ def _as_files(amount: Amount, facts: ModelFacts, stages: int) -> Amount:
         return replace(amount, low=0.0, high=None)
     whole = facts.weight_bytes / GIB
     return replace(amount, low=min(amount.value, PACKING * whole / stages), high=max(amount.value, whole))
+
+
+def unpacked(plan: Plan, options: Options, reason: Reason) -> Plan:
+    """The packing is not known: weights take between 2 and 16 bits each, and the cache what they leave.
+
+    A cache whose size was told holds what it holds, whatever the weights are.
+    """
+    ranks = []
+    for rank in plan.ranks:
+        most = rank.weights.value or 0.0
+        weights = Amount.unknown(reason, LEAST_PACKED * most, most)
+        kv = rank.kv
+        if options.kv_gib is None and kv.value is not None:
+            kv = Amount.unknown(reason, kv.low, kv.value + (1 - LEAST_PACKED) * most)
+        ranks.append(replace(rank, weights=weights, kv=kv))
+    known = replace(plan, ranks=tuple(ranks), reasons=(reason, *plan.reasons))
+    if options.kv_gib is not None:
+        return known
+    return replace(
+        known,
+        kv_tokens=Amount.unknown(reason, plan.kv_tokens.low),
+        concurrency=Amount.unknown(reason, plan.concurrency.low),
+        max_len=Amount.unknown(reason, plan.max_len.low),
+        verdict="fits" if plan.verdict == "fits" else "unknown",  # with 16 bits, and so with fewer
+    )
 
 
 def nothing_known(facts: ModelFacts, options: Options, gpu: Gpu, version: str, reason: Reason) -> Plan:

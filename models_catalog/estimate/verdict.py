@@ -107,6 +107,12 @@ def request(judge: Judge, case: Case, concurrency: Amount, longest: Amount) -> N
         judge.note("requests.fit", requests=round(concurrency.value, 2), context=case.context)
 
 
+def limit(judge: Judge, case: Case, longest: int | None) -> None:
+    """What the model itself can take; memory is not the question then."""
+    if longest is not None and case.context > longest:
+        judge.note("context.beyond_model", context=case.context, longest=longest)
+
+
 def gib(size: float) -> float:
     return size / GIB
 

@@ -77,6 +77,11 @@ class Version:
         return self.minor >= 30
 
     @property
+    def checks_all_layers(self) -> bool:
+        """The check of the longest request charged every pipeline stage with all layers."""
+        return self.minor < 16
+
+    @property
     def profiles_longest(self) -> bool:
         """Without chunked prefill the profiling run is as long as the context: a longer one shrinks the cache."""
         return self.engine_v0

@@ -6,6 +6,7 @@ total, and what is free must be at least that much before the start.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 from models_catalog.estimate import activation, gpus, graphs, kv_cache, overhead, verdict, weights
@@ -18,10 +19,11 @@ LEAST_DOUBT_GIB, LEAST_DOUBT_SHARE = 0.5, 0.02  # of the cache, where a combinat
 WIDE_DOUBT_GIB, SHARED_DOUBT_GIB = 0.9, 3.0
 WEIGHTS_DOUBT, WEIGHTS_DOUBT_INEXACT = 0.01, 0.06
 ACTIVATION_DOUBT_GIB = 0.1
+ENDS = ("value", "low", "high")
 
 
 def plan(case: Case, version_text: str, plain_parts: frozenset[str], *, certain: bool, longest: int | None) -> Plan:
-    """The whole answer. `longest`: the context the model itself names, which no request can exceed."""
+    """The whole answer. `longest` is the context that the model itself names."""
     judge = verdict.Judge(certain=certain)
     verdict.shards(judge, case)
     if judge.fails:
@@ -31,6 +33,7 @@ def plan(case: Case, version_text: str, plain_parts: frozenset[str], *, certain:
     counts = count(case, ranks, caches, longest)
     verdict.memory(judge, case, ranks)
     verdict.request(judge, case, counts["concurrency"], counts["max_len"])
+    verdict.limit(judge, case, longest)
     _notes(judge, case)
     return Plan(
         engine="vllm",
@@ -98,20 +101,22 @@ def cache_doubt_gib(case: Case, left: float) -> float:
 
 
 def count(case: Case, ranks: tuple[Rank, ...], caches: list[Cache], longest: int | None) -> dict[str, Amount]:
-    """Tokens, requests at once and the longest request: the stage with the fewest blocks decides."""
+    """Tokens, requests at once and the longest request: the stage with the fewest blocks decides.
+
+    A request is no longer than the model itself can take, unless a longer context was asked for.
+    """
     first = ranks[0].kv
     if first.value is None:
         unknown = Amount.unknown(first.reason)
         return {"kv_tokens": unknown, "concurrency": unknown, "max_len": unknown}
-    ends = [_blocks(ranks, caches, end) for end in ("value", "low", "high")]
+    ends = [_blocks(ranks, caches, end) for end in ENDS]
     cache, version = caches[0], case.version
     one = cache.request_blocks(case.context)
     times = case.options.dcp  # each GPU of such a group keeps other tokens
     tokens = [times * cache.logged_tokens(n, case.context, by_context=version.tokens_by_context) for n in ends]
     requests = [times * n / one if one else 0.0 for n in ends]
-    most = longest or kv_cache.MOST_TOKENS
-    spare = 1 if version.null_block else 0
-    lengths = [min(most, times * cache.longest(max(0, n - spare))) for n in ends]
+    most = max(longest, case.context) if longest else kv_cache.MOST_TOKENS
+    lengths = [min(most, _longest(case, ranks, caches, end)) for end in ENDS]
     blocks = Reason("kv.blocks", {"blocks": ends[0], "groups": len(cache.groups), "bytes": cache.block_bytes})
     return {
         "kv_tokens": Amount.of(tokens, blocks),
@@ -123,6 +128,17 @@ def count(case: Case, ranks: tuple[Rank, ...], caches: list[Cache], longest: int
 def _blocks(ranks: tuple[Rank, ...], caches: list[Cache], end: str) -> int:
     sizes = [getattr(rank.kv, end) * GIB for rank in ranks]
     return min(cache.blocks(size) for cache, size in zip(caches, sizes, strict=True))
+
+
+def _longest(case: Case, ranks: tuple[Rank, ...], caches: list[Cache], end: str) -> int:
+    """Tokens of the longest request that memory allows, whatever the model itself can take."""
+    blocks, cache = _blocks(ranks, caches, end), caches[0]
+    if case.version.checks_all_layers and case.options.pp > 1:
+        alone = replace(case, options=replace(case.options, pp=1))
+        cache = kv_cache.cache_of(alone, 0)
+        blocks = cache.blocks(min(getattr(rank.kv, end) for rank in ranks) * GIB)
+    spare = 1 if case.version.null_block else 0
+    return case.options.dcp * cache.longest(max(0, blocks - spare))
 
 
 def _need(case: Case, ranks: tuple[Rank, ...]) -> float | None:
