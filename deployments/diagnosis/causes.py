@@ -161,6 +161,7 @@ _FRAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("tokenizer", r"in check_argument_for_proper_class\b"),
         ("profile", r"in (profile_run|determine_available_memory|determine_num_available_blocks)\b"),
         ("profile", r"in profile_num_available_blocks\b"),
+        ("compile", r"neuron_xla_compile|/neuron_cc_wrapper\.py"),
         ("compile", r"/torch/_(inductor|dynamo)/|/vllm/compilation/(backends|compiler_interface|piecewise)"),
         ("kvcache", r"in (get_kv_cache_configs?|_?check_enough_kv_cache_memory|initialize_cache)\b"),
         ("kvcache", r"in (initialize_kv_cache|raise_if_cache_size_invalid|initialize_from_config)\b"),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deployments.diagnosis import causes, fixes
-from deployments.diagnosis.reader import Found, Reader, Start, match
+from deployments.diagnosis.reader import MAX_MATCHED, Found, Reader, Start, match
 from deployments.diagnosis.result import Diagnosis, Evidence
 from deployments.diagnosis.rule import Rule
 from deployments.diagnosis.rules import BY_CODE
@@ -28,7 +28,7 @@ def diagnose(
     known = evidence or Evidence()
     number = signal or (exit_code - 128 if exit_code is not None and 128 < exit_code < 128 + 65 else 0)
     start = _start(reader, exit_code, number)
-    found = [_matched(item, reader.engine) for item in start.found]
+    found = [_matched(item, reader.engine) for item in start.all]
     root = _root(found, start, reader.engine)
     if root is None:
         return _without(reader, start, found, exit_code, number, known)
@@ -41,7 +41,7 @@ def diagnose(
 def _start(reader: Reader, exit_code: int | None, number: int) -> Start:
     """The start to explain: the last one that failed."""
     last = reader.start
-    if any(item.kind in ("cause", "unknown", "late") for item in last.found) or reader.failed is None:
+    if reader.failed is None or any(item.kind in ("cause", "unknown", "late", "weak", "end") for item in last.all):
         return last
     if last.served and (exit_code == 0 or number == signals.SIGTERM):
         return last
@@ -52,7 +52,7 @@ def _matched(item: Found, engine: str) -> Found:
     """The engine may have become known only after a line was read."""
     if item.rule is None or item.rule.code == "config.invalid_config" or item.kind in ("echo", "late", "quiet"):
         return item
-    rule, groups = match(engine, item.text)
+    rule, groups = match(engine, item.text[:MAX_MATCHED])
     if rule is not None and rule is not item.rule:
         item.rule, item.groups, item.kind = rule, groups, rule.role
     return item

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deployments.diagnosis.lines import Line, clean
+from deployments.diagnosis.rule import literals_of
 
 State = dict[str, Any]
 
@@ -114,6 +115,10 @@ _MARKERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("serving", r"llama runner started in "),
     )
 )  # fmt: skip
+# The same with a text that each match holds: most lines hold none, and a look for a text costs little.
+_BY_TEXT: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
+    (text, code, pattern) for code, pattern in _MARKERS for text in literals_of(pattern.pattern)
+)
 _WORDS = re.compile(
     r"platform|Failed to import|version|args|usage|error: |architecture|max model len|supports multiple|prefill|"
     r"Initializing|Multiprocessing|engine process|worker ready|nccl|world_size|assigned|leader|backend|Model Runner|"
@@ -150,6 +155,10 @@ _FACTS: tuple[Fact, ...] = (
     ("graphs_gib", re.compile(r"Graph capturing finished in [\d.]+ secs?, took ([\d.]+) GiB"), float),
     ("engine_s", re.compile(r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s"), float),
     ("attention", re.compile(r"Using (\S+) (?:attention |Attention )?backend"), str),
+)
+
+_FACTS_BY_TEXT = tuple(
+    (text, name, pattern, convert) for name, pattern, convert in _FACTS for text in literals_of(pattern.pattern)
 )
 
 
@@ -201,7 +210,9 @@ def take(state: State, line: Line, now: float) -> bool:
         state["phases"], state["facts"] = [_phase("start", now, line.clock)], {}  # the engine was started anew
     _enter(state, code, now, line.clock)
     _progress(state, code, line)
-    for name, pattern, convert in _FACTS:
+    for literal, name, pattern, convert in _FACTS_BY_TEXT:
+        if literal not in line.text:
+            continue
         # A model's own code may print anything: a number that is none (`1.2.3`) or too long for one is no fact.
         if (found := pattern.search(line.text)) and len(found[1]) <= _MAX_FACT:
             with contextlib.suppress(ValueError):
@@ -211,8 +222,9 @@ def take(state: State, line: Line, now: float) -> bool:
 
 def phase_of(line: Line) -> str:
     """The phase that a line begins or belongs to, "" for none."""
-    for code, pattern in _MARKERS:
-        if pattern.search(line.text):
+    text = line.text
+    for literal, code, pattern in _BY_TEXT:
+        if literal in text and pattern.search(text):
             return code
     return ""
 

@@ -7,63 +7,78 @@ differ in digits alone are one kind) and holds one of a few words. What is left 
 from __future__ import annotations
 
 import re
+from collections import deque
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from deployments.diagnosis import causes, phases
 from deployments.diagnosis.lines import Line, clean
 from deployments.diagnosis.rule import Rule
-from deployments.diagnosis.rules import BY_CODE, BY_ENGINE
+from deployments.diagnosis.rules import BY_CODE, BY_ENGINE, tests_of
 
-BLOCK = 64 << 10  # bytes that are looked at in one go; a longer line is cut
+BLOCK = 28 << 10  # bytes that are looked at in one go (searches in more are slower); a longer line is cut
 MAX_TEXT = 4000  # characters of one line
+MAX_LOOKED = 1600  # bytes of it that are searched for words
+MAX_MATCHED = 1200  # characters of it that are compared with the rules
 MAX_FOUND = 200  # candidates that are kept of one start
 MAX_KINDS = 2 << 20  # bytes of kinds of lines that are remembered
 SAME = 16  # lines of one kind that are looked at in one start
 SAME_MARK = 512  # the same for lines that tell the phase
 LOOK_BACK = 240  # lines before an error in which its traceback may begin
 KEPT_LINES = 40  # lines of one error block
-_DIGITS = b"0123456789"
+# Digits, and the letters of hexadecimal numbers: lines that differ in these alone are of one kind.
+_DIGITS = b"0123456789abcdef"
 
-# Every line that tells of a failure holds one of these (a test compares them with the examples of all rules).
-ERROR_WORDS: tuple[bytes, ...] = (
-    b"rror", b"xception", b"ailed", b"illed", b"annot ", b"nterrupt", b"fault", b"nvalid", b"unable to", b"not ",
-    b"NCCL WARN", b"llegal", b"n't ", b"nsupported", b"died", b"exited", b"sigquit", b"ASSERT", b"wrong ", b"magic",
-    b"ut of memory", b"missing", b"timed out", b"undefined symbol", b"in use", b"retries", b"mismatch", b"vk::",
-    b"Xid", b"preempted", b"No available", b"bounds", b"exceeds", b"nknown", b"requires", b"too ", b"VRAM",
-    b"compatible", b"Input should", b"version", b"dead", b"oom", b"insufficient", b"OutOf", b"ould not", b"rupt",
+FRAME = b'  File "'
+# Every line that tells of a failure holds one of these (a test compares them with the examples of all rules). A flood
+# of ever new lines is searched for the first ones only.
+CORE_WORDS: tuple[bytes, ...] = (
+    b"rror", b"xception", b"ailed", b"illed", b"nterrupt", b" fault", b"llegal", b"NCCL WARN", b"Input should", b"n't ",
+    b"ut of memory", b" died", b"xited",
 )  # fmt: skip
+ERROR_WORDS: tuple[bytes, ...] = (
+    *CORE_WORDS, b" E ", b"fatal", b"preempted", b"No available", b"Xid", b"ASSERT", b"sigquit", b"insufficient",
+    b"compatible", b"VRAM", b"magic", b"atchdog", b"SIGTERM", b"OutOf", b"trap invalid", b"terminate", b"too large", b"of-memory", b"=ERROR", b"does not exist", b" dead", b"oom",
+    b"unable to", b"bounds", b"fallen", b"exc.",
+)  # fmt: skip
+# Every line that tells a phase or a new start holds one of these.
+CORE_MARKS: tuple[bytes, ...] = (b"version", b"server_args", b"startup", b"fired up", b"istening", b"aptur")
 MARK_WORDS: tuple[bytes, ...] = (
-    b"platform", b"version", b"args", b"usage: ", b"rchitecture", b"max model len", b"multiple tasks", b"prefill",
-    b"Initializing", b"Multiprocessing frontend", b"engine process", b"worker ready", b"nccl", b"world_size",
-    b"world size", b"DP group", b"P2P access", b"backend", b"Model Runner", b"oad", b"Filesystem", b"checkpoint",
-    b"cache", b"bytecode", b"ompil", b"rofiling", b"instance can use", b"KV", b"blocks", b"oncurrency", b"aptur",
-    b"init engine", b"upported", b"Starting vLLM", b"routes", b"INFO:  ", b"throughput", b"Dumping input",
-    b"torch dist", b"eight begin", b"eight end", b"Memory pool", b"fired up", b"build", b"n_ctx", b"constructing",
-    b"istening", b"starting", b"slots", b"shutdown", b"Shutting", b"SIGTERM",
+    *CORE_MARKS, b"platform", b"args", b"usage: ", b"rchitecture", b"max model len", b"multiple tasks", b"prefill",
+    b"nitializing", b"rontend to", b"engine process", b"worker ready", b"nccl", b"world", b"DP group", b"P2P access",
+    b"backend", b"Model Runner", b"oading", b"Load", b"checkpoint", b"cache", b"ytecode", b"ompil", b"rofiling",
+    b"instance can", b"KV", b"blocks", b"oncurrency", b"init engine", b"upported", b"Starting", b"routes", b"INFO:  ",
+    b"throughput", b"Dumping input", b"torch dist", b"eight ", b"Memory pool", b"build", b"n_ctx", b"tensors: ",
+    b"starting", b"loaded", b"runner started", b"weights", b"constructing", b"FlashAttention", b"the graph", b"graph memory",
 )  # fmt: skip
 # What a serving engine may still print: a new start, a stop, and errors.
-SERVING_WORDS: tuple[bytes, ...] = (b"server_args", b"shutdown", b"Shutting", b"SIGTERM", b"build", b"Dumping input")
+SERVING_WORDS: tuple[bytes, ...] = (b"version", b"server_args", b"shutdown", b"Shutting", b"build", b"Dumping input")
+FLOOD = 1 << 20  # bytes of new kinds of lines, none of which told anything, from which it is a flood
 
 _NEW_START = re.compile(
     r"[█▄▀] +version \d+\.\d+\S*$|vLLM API server version |server_args=ServerArgs\(|"
     r"^(?:main: )?build(?: =|:) \d+|^(?:srv +)?llama_server: initializing|msg=\"Listening on "
 )
+_NEW_WORDS = ("ersion", "server_args", "build", "initializing", "Listening")
+_STOP_WORDS = ("shutdown", "SIGTERM", "Shutting", "shutting", "cleaning")
 _STOP = re.compile(
     r"\[shutdown\] API server: shutdown triggered|trigger received signal=SIGTERM|^INFO: +Shutting down|"
     r"SIGTERM received|Received SIGTERM|Gracefully shutting down|cleaning up before exit"
 )
+_SERVER_PLACE = re.compile(r"(?:[\w./]*/)?(?:serving\w*|api_server|api_router|server_utils|launcher|entry|protocol|chat_utils|base)\.py")
 _HEADER = re.compile(r"validation errors? for |^\S*BackendCompilerFailed: .*raised:\s*$|^\S+Error: backend=.*raised:\s*$")
 _VALUE = re.compile(r"^\s*(?:Value error|Assertion failed|Input should|Extra inputs|Field required|Unexpected keyword)")
 _FIELD = re.compile(r"^[a-z_][\w.]*$")
 _SKIPPED = re.compile(r"^(?:    |\t|raise |File \"|-+> |\d+ +\S|\^|return |self\.|~+\^)")
 _WARNED = re.compile(r"engine core exited unexpectedly|Failed to import from vllm\._C|is preempted by|No available shared memory"
                      r"|no compatible GPUs|low vram mode|VRAM usage didn|failed to measure the memory|oom-kill|Out of memory: Kill")  # fmt: skip
-_HINTS: tuple[tuple[str, re.Pattern[bytes]], ...] = (
-    ("sglang", re.compile(rb"sglang|server_args=ServerArgs|sgl_kernel|--mem-fraction-static|sigquit from a child|Supported list: \["
-                          rb"|router init state")),
-    ("vllm", re.compile(rb"vLLM|[/\\]vllm[/\\.]|vllm serve|vllm: error|VllmWorker|EngineCore")),
-    ("ollama", re.compile(rb"ollama|level=\w+ source=\w+\.go:|\[GIN\] 20")),
-    ("llamacpp", re.compile(rb"llama_model_load|llama_server|llm_load|ggml_|gguf_init|llama_context|llama_init|common_\w+init")),
+_HINTS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
+    ("sglang", (b"sglang", b"server_args=ServerArgs", b"sgl_kernel", b"--mem-fraction-static", b"sigquit from a child",
+                b"Supported list: [", b"router init state")),
+    ("vllm", (b"vLLM", b"/vllm/", b"\\vllm\\", b"vllm serve", b"vllm: error", b"VllmWorker", b"EngineCore", b"vllm.")),
+    ("ollama", (b"ollama", b".go:", b"[GIN] 20")),
+    ("llamacpp", (b"llama_model_load", b"llama_server", b"llm_load", b"ggml_", b"gguf_init", b"llama_context",
+                  b"llama_init", b"common_chat_templates", b"common_init")),
 )  # fmt: skip
 
 
@@ -90,9 +105,15 @@ class Start:
 
     state: phases.State
     found: list[Found] = field(default_factory=list)
+    late: deque[Found] = field(default_factory=lambda: deque(maxlen=MAX_FOUND))  # while it served
     stopped: bool = False  # it was told to stop
     options: dict[str, str] = field(default_factory=dict)
     first_line: int = 1
+
+    @property
+    def all(self) -> list[Found]:
+        """What was found before it was up and after, in order."""
+        return [*self.found, *self.late]
 
     @property
     def phase(self) -> str:
@@ -123,8 +144,11 @@ class Reader:
         self._rest = b""
         self._dull: set[bytes] = set()
         self._tired: dict[bytes, int] = {}
+        self._heard: set[tuple[str, str]] = set()
         self._kinds = 0
         self._recent: list[bytes] = []
+        self._unheard = 0
+        self._asgi = -LOOK_BACK * 2
         self._header: tuple[Found, int, str] | None = None
 
     def feed(self, chunk: bytes, now: float | None = None) -> None:
@@ -165,17 +189,21 @@ class Reader:
 
     def _guess(self, block: bytes) -> None:
         """Which engine prints this. SGLang prints vLLM's paths too, and Ollama those of llama.cpp."""
-        order = [name for name, _pattern in _HINTS]
-        for rank, (name, pattern) in enumerate(_HINTS):
-            if self.engine and rank >= _rank(order, self.engine):
+        for name, hints in _HINTS:
+            if name == self.engine:
                 return
-            if pattern.search(block) and not (name == "ollama" and self.engine == "vllm"):
+            if any(hint in block for hint in hints):
                 self.engine = name
                 return
 
     def _look(self, lines: list[bytes], kinds: list[bytes], fresh: list[int]) -> None:
-        words = ERROR_WORDS + (SERVING_WORDS if self.start.served else MARK_WORDS)
-        joined = b"\n".join([kinds[index] for index in fresh])
+        # Frames of tracebacks are read when their error is found; of long lines the beginning tells.
+        fresh = [index for index in fresh if FRAME not in lines[index]]
+        joined = b"\n".join([line if b"\r" in (line := lines[index]) else line[:MAX_LOOKED] for index in fresh])
+        words = CORE_WORDS + CORE_MARKS if self._unheard > FLOOD else ERROR_WORDS
+        if self._unheard <= FLOOD:
+            words += SERVING_WORDS if self.start.served else MARK_WORDS
+        self._unheard += len(joined)
         present = [word for word in words if word in joined]
         header = self._header is not None
         for index in fresh:
@@ -183,7 +211,7 @@ class Reader:
             if raw and header:
                 header = self._follow(lines, index)
             for word in present:
-                if word in kind:
+                if word in raw:
                     break
             else:
                 self._forget(kind)
@@ -210,6 +238,7 @@ class Reader:
         if not (marked or took):
             self._forget(kind)
             return
+        self._unheard = 0
         seen = self._tired.get(kind, 0) + 1
         if seen >= (SAME_MARK if marked else SAME):
             self._forget(kind)
@@ -219,31 +248,33 @@ class Reader:
     # --- phases and facts ---------------------------------------------------------------------------------------------
 
     def _mark(self, line: Line, index: int) -> bool:
-        if _NEW_START.search(line.text) and self._anew(line, index):
+        text = line.text
+        if any(word in text for word in _NEW_WORDS) and _NEW_START.search(text) and self._anew(index):
             phases.take(self.start.state, line, self.now)
             return True
-        if self.start.served and _STOP.search(line.text):
+        if self.start.served and any(word in text for word in _STOP_WORDS) and _STOP.search(text):
             self.start.stopped = True
         if "args" in line.text[:400]:
             self._options(line.text)
         return phases.take(self.start.state, line, self.now)
 
-    def _anew(self, line: Line, index: int) -> bool:
+    def _anew(self, index: int) -> bool:
         """A new start in the same log. What failed before counts only if nothing fails from here on."""
         start = self.start
         far = phases.ORDER.index(start.phase) > phases.ORDER.index("config")
-        if not far and not start.found:
+        if not far and not start.all:
             return False
         # An engine of several processes prints its banner once; before it there may be errors of its own import.
-        if not far and all(found.kind in ("weak", "quiet") for found in start.found):
+        if not far and all(found.kind in ("weak", "quiet") for found in start.all):
             return False
-        if start.found:
+        if any(found.kind not in ("request", "quiet") for found in start.all):
             self.failed = start
         self.start = Start(phases.new_state(self.now), first_line=self.count + index + 1)
         self.starts += 1
         self._dull.clear()
         self._kinds = 0
         self._tired.clear()
+        self._heard.clear()
         self._header = None
         return True
 
@@ -260,11 +291,16 @@ class Reader:
         quiet = line.level in ("DEBUG", "INFO", "WARNING")
         if quiet and not _WARNED.search(text):
             return False
-        rule, groups = match(self.engine, text)
-        error = not quiet and causes.is_error(line)
-        if rule is None and not error:
+        if (line.process, text) in self._heard:
+            return True
+        rule, groups = match(self.engine, text[:MAX_MATCHED])
+        if rule is None and (quiet or not causes.is_error(line)):
             return False
+        if len(self._heard) < MAX_FOUND:
+            self._heard.add((line.process, text))
         found = self._found(lines, index, line, rule, groups)
+        if self._request(found, line):
+            found.kind = "request"
         if _HEADER.search(text):
             self._header = (found, 6, "")
         self._keep(found)
@@ -274,20 +310,38 @@ class Reader:
         self, lines: list[bytes], index: int, line: Line, rule: Rule | None, groups: dict[str, str]
     ) -> Found:
         start = self.start
-        texts, numbers = self._before(lines, index, line) if len(start.found) < 24 else ([], [])
+        kind = kind_of(rule, line)
+        few = (len(start.found) < 24 or start.served) and kind not in ("echo", "request")
+        texts, numbers = self._before(lines, index, line) if few else ([line.text[:2000]], [self.count + index + 1])
         weights = "weights_gib" in start.state["facts"]
         return Found(
-            self.count + index + 1, line.text[:MAX_TEXT], line.process, kind_of(rule, line), rule, groups, start.phase,
+            self.count + index + 1, line.text[:MAX_TEXT], line.process, kind, rule, groups, start.phase,
             weights, start.served, tuple(texts), tuple(numbers),
         )  # fmt: skip
+
+    def _request(self, found: Found, line: Line) -> bool:
+        """Whether only a request failed: the server says so, not the engine's core or a worker."""
+        generic = found.rule is not None and found.rule.code == "run.bug"
+        if not found.served or not (generic or found.kind in ("unknown", "cause")):
+            return False
+        if "Exception in ASGI application" in found.text:
+            self._unheard = 0
+        self._asgi = found.number
+        if line.process:
+            return line.process.startswith(("APIServer", "ApiServer"))
+        return bool(_SERVER_PLACE.match(line.place)) or (0 < found.number - self._asgi <= LOOK_BACK)
 
     def _keep(self, found: Found) -> None:
         if self.start.stopped and found.served and found.kind != "cause":
             return  # what is printed while it stops is no failure
-        if self.failed and found.process and any(_same(found, old) for old in self.failed.found):
+        if self.failed and found.process and any(_same(found, old) for old in self.failed.all):
             return  # a process of the start before repeats itself
-        if len(self.start.found) < MAX_FOUND:
-            self.start.found.append(found)
+        if not found.served:
+            if len(self.start.found) < MAX_FOUND:
+                self.start.found.append(found)
+            return
+        # While it serves, requests fail without harm; what ends the engine is among the last.
+        self.start.late.append(found)
 
     def _follow(self, lines: list[bytes], index: int) -> bool:
         """The reason of a refused setting stands in one of the next lines. True while it is still looked for."""
@@ -297,13 +351,14 @@ class Reader:
         line = clean(lines[index][:MAX_TEXT].decode("utf-8", "replace").replace("\0", " "))
         if _VALUE.match(line.text) or (left and causes.is_error(line) and line.process == header.process):
             text = f"{name} {line.text}".strip() if name else line.text
-            rule, groups = match(self.engine, text)
+            rule, groups = match(self.engine, text[:MAX_MATCHED])
             self._header = None
             found = self._found(lines, index, Line(text, line.process, "ERROR"), rule, groups)
             if found.kind == "unknown" and _VALUE.match(line.text):
                 found.rule, found.kind = BY_CODE["config.invalid_config"], "weak"
-            if header in self.start.found:
-                self.start.found.remove(header)
+            for kept in (self.start.found, self.start.late):
+                if header in kept:
+                    kept.remove(header)
             self._keep(found)
             return False
         if _FIELD.match(line.text.strip()):
@@ -339,21 +394,19 @@ def _same(new: Found, old: Found) -> bool:
     return new.process == old.process and new.text == old.text
 
 
-def _rank(order: list[str], engine: str) -> int:
-    return order.index(engine)
-
-
+@lru_cache(maxsize=512)  # workers of one engine print the same error
 def match(engine: str, text: str) -> tuple[Rule | None, dict[str, str]]:
     """The first rule that knows this text, and what its pattern found."""
-    for rule in BY_ENGINE[engine or "vllm"]:
-        found = rule.match(text)
-        if found:
+    for literal, pattern, rule in tests_of(engine or "vllm"):
+        if literal in text and (found := pattern.search(text)):
             return rule, {name: value for name, value in found.groupdict().items() if value is not None}
     return None, {}
 
 
 def kind_of(rule: Rule | None, line: Line) -> str:
     """What a line is to the diagnosis."""
+    if rule is None and "returned non-zero exit status" in line.text:
+        return "echo"
     if causes.is_echo(line):
         # Some echoes repeat the cause in their own text, and it may be all that is left of it.
         return "late" if rule is not None and rule.role == "cause" else "echo"

@@ -1,5 +1,8 @@
 """All rules, in the order in which they are tried: one file per engine and family."""
 
+import re
+from functools import cache
+
 from deployments.diagnosis.rule import Rule
 from deployments.diagnosis.rules import (
     llamacpp,
@@ -32,3 +35,14 @@ BY_ENGINE: dict[str, tuple[Rule, ...]] = {
 }
 ALL: tuple[Rule, ...] = (*COMMON, *sglang.RULES, *llamacpp.RULES, *ollama.RULES)
 BY_CODE: dict[str, Rule] = {rule.code: rule for rule in ALL}
+
+
+@cache
+def tests_of(engine: str) -> tuple[tuple[str, re.Pattern[str], Rule], ...]:
+    """(text, pattern, rule) in the order in which they are tried: where the text is absent, the pattern cannot match."""
+    return tuple(
+        (literal, pattern, rule)
+        for rule in BY_ENGINE[engine]
+        for literals, pattern in rule.tests
+        for literal in literals
+    )

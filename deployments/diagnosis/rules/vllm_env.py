@@ -328,6 +328,7 @@ RULES = (
             r"(?:gcc|g\+\+|cc|c\+\+|x86_64-linux-gnu-gcc)['\"]?(?:: |\s).*(?:not found|No such file)",
             r"No such file or directory: '(?:gcc|g\+\+|cc|c\+\+)'",
             r"No working C\+\+ compiler|InvalidCxxCompiler",
+            r"CalledProcessError: Command '\[?'?\S*(?:gcc|g\+\+|cc|c\+\+|clang)'.* returned non-zero",
         ),
         (
             "/tmp/tmpx/main.c:4:10: fatal error: Python.h: No such file or directory",

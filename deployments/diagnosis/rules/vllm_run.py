@@ -133,7 +133,7 @@ RULES = (
         _("The compiler of PyTorch gave up on this model."),
         (r"torch\._inductor\.exc\.\w+", r"torch\._dynamo\.exc\.\w+", r"BackendCompilerFailed"),
         (
-            "torch._inductor.exc.InductorError: CalledProcessError: Command '['/usr/bin/gcc']' returned non-zero exit status 1.",
+            "torch._inductor.exc.InductorError: LoweringException: AssertionError: x is not y",
             "torch._dynamo.exc.Unsupported: Attempted to call function marked as skipped",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] torch.compile takes 4.5 s in total",),
