@@ -31,7 +31,7 @@ from deployments.states import Desired, State
 from deployments.steps import HOST_RESTARTED
 from deployments.wording import STEP_NOTES, STEP_NOTES_CPU, person, words
 from panel.accounts.forms import TokenForm
-from panel.core.templatetags.ui import approx, duration, gib, ngroup
+from panel.core.numbers import approx, duration, gib, ngroup
 from panel.core.wording import Words
 
 KINDS = {State.READY: "ready", State.FAILED: "failed", State.STOPPED: "stopped"}  # every other state is "moving"

@@ -19,7 +19,7 @@ from models_catalog.models import Artifact, Copy
 from models_catalog.serving import obstacles
 from models_catalog.wording import of_serving
 from panel.core.errors import Invalid
-from panel.core.templatetags.ui import approx, gib, size
+from panel.core.numbers import approx, gib, size
 from panel.fleet.models import Gpu, Host, Runtime
 from panel.fleet.wording import engine
 

@@ -11,7 +11,7 @@ from deployments.contexts_run import badge, engine, place, step_name
 from deployments.models import Deployment, Run
 from deployments.states import State
 from deployments.wording import person, words
-from panel.core.templatetags.ui import ago, approx, gib
+from panel.core.numbers import ago, approx, gib
 
 ALERTS = 5
 

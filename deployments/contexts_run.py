@@ -14,7 +14,7 @@ from deployments.diagnosis.phases import StepState
 from deployments.models import Run
 from deployments.states import State
 from deployments.wording import BADGES, STEP_NAMES, STEPS_NOW, words
-from panel.core.templatetags.ui import duration, gib, ngroup
+from panel.core.numbers import duration, gib, ngroup
 from panel.fleet.wording import ENGINES
 
 LOG_TAIL = 64 << 10  # bytes of a ready engine's log that its page begins with

@@ -31,8 +31,8 @@ from deployments.spec import DeploymentSpec
 from panel.accounts.access import can
 from panel.accounts.guard import right
 from panel.core.errors import Conflict, Invalid
+from panel.core.numbers import ngroup
 from panel.core.pages import form_again, go, page, put_errors, slice_of
-from panel.core.templatetags.ui import ngroup
 
 PAGE = 50
 

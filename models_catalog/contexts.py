@@ -10,7 +10,7 @@ from django.utils.translation import ngettext
 from models_catalog import queries, serving, wording
 from models_catalog.facts import ModelFacts
 from models_catalog.models import Artifact, CatalogModel, Copy
-from panel.core.templatetags.ui import NBSP, ngroup, size
+from panel.core.numbers import NBSP, ngroup, size
 from panel.core.wording import Words
 from panel.fleet.models import Runtime
 

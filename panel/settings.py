@@ -183,7 +183,7 @@ BERTH_RESTART_MAX_S = env.number("BERTH_RESTART_MAX_S", 300.0, low=0.05)
 BERTH_LOG_CAP_MIB = env.integer("BERTH_LOG_CAP_MIB", 64, low=1)
 BERTH_ENGINE_CACHE = env.path("BERTH_ENGINE_CACHE", BERTH_DATA / "engines")
 
-# --- where hosts install engines from; addresses may hold a name and a password ----------------------------------------
+# --- where hosts install engines from; addresses may hold a name and a password --------------------------------------
 BERTH_PIP_INDEX_URL = env.url("BERTH_PIP_INDEX_URL")
 BERTH_PIP_EXTRA_INDEX_URL = env.urls("BERTH_PIP_EXTRA_INDEX_URL")
 BERTH_PIP_PROXY = env.url("BERTH_PIP_PROXY")

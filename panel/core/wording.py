@@ -7,7 +7,7 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
-from panel.core.templatetags.ui import gib
+from panel.core.numbers import gib
 
 Pair = tuple[Any, Any]  # what is so, and what to do next ("" when there is nothing to do); lazy translations
 UNKNOWN: Pair = (_("It does not work, for a reason that has no words yet: %(code)s."), "")

@@ -9,7 +9,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from panel.core.templatetags.ui import duration
+from panel.core.numbers import duration
 from panel.core.wording import Pair, Words, said
 from panel.fleet import doors, seats
 from panel.fleet.agent.version import VERSION

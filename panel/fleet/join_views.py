@@ -74,7 +74,7 @@ def revoke(request: HttpRequest, pk: int) -> HttpResponse:
     return go(request, reverse("join-new"))
 
 
-# --- for machines that join: nothing secret, and compared by hash -------------------------------------------------------
+# --- for machines that join: nothing secret, and compared by hash ----------------------------------------------------
 
 
 @never_cache

@@ -175,8 +175,8 @@ class InstallState(models.TextChoices):
 class RuntimeInstall(TimeStamped):
     """One engine that an admin had Berth install. `job` is the newest try; `name` becomes the folder's on the host.
 
-    `steps` is a list of {code, start, end, done, total, note} (Unix seconds, the panel's clock). After `deadline_at` the
-    try is ended and said to have failed, so that nothing is "installing" for ever.
+    `steps` is a list of {code, start, end, done, total, note} (Unix seconds, the panel's clock). After `deadline_at`
+    the try is ended and said to have failed, so that nothing is "installing" for ever.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

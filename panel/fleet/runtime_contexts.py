@@ -9,7 +9,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from panel.core.templatetags.ui import duration, gib
+from panel.core.numbers import duration, gib
 from panel.fleet import install_checks, runtime_queries, runtime_users, runtime_wording, sources, wording
 from panel.fleet.agent.install_plan import download_commands, release
 from panel.fleet.models import Host, InstallState, Runtime, RuntimeInstall

@@ -6,7 +6,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from panel.core.templatetags.ui import gib
+from panel.core.numbers import gib
 from panel.core.wording import Pair, Words, said
 from panel.fleet.models import Runtime
 from panel.fleet.queries import GpuView, HostView

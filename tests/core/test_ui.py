@@ -9,6 +9,7 @@ import pytest
 from django.template import Context, Template
 from django.utils import timezone, translation
 
+from panel.core import numbers
 from panel.core.templatetags import ui
 
 N = "\u00a0"
@@ -35,12 +36,12 @@ def render(text: str, **context: Any) -> str:
     ],
 )
 def test_duration(seconds: float | None, words: str) -> None:
-    assert ui.duration(seconds) == words
+    assert numbers.duration(seconds) == words
 
 
 def test_duration_follows_the_language() -> None:
     with translation.override("zh-hans"):
-        assert ui.duration(85) == f"1{N}分钟 25{N}秒"
+        assert numbers.duration(85) == f"1{N}分钟 25{N}秒"
 
 
 @pytest.mark.parametrize(
@@ -48,33 +49,33 @@ def test_duration_follows_the_language() -> None:
     [(17, f"17{N}B"), (2048, f"2{N}KiB"), (5 << 20, f"5{N}MiB"), (int(3.14 * (1 << 30)), f"3.1{N}GiB"), (None, "—")],
 )
 def test_size(count: int | None, words: str) -> None:
-    assert ui.size(count) == words
+    assert numbers.size(count) == words
 
 
 def test_gib_and_groups() -> None:
-    assert ui.gib(46_068) == f"45.0{N}GiB"
-    assert ui.gib(2_500_000, "") == "2,441.4"
-    assert ui.gib(None) == "—"
-    assert ui.ngroup(118784) == "118,784"
-    assert ui.ngroup("many") == "many"
+    assert numbers.gib(46_068) == f"45.0{N}GiB"
+    assert numbers.gib(2_500_000, "") == "2,441.4"
+    assert numbers.gib(None) == "—"
+    assert numbers.ngroup(118784) == "118,784"
+    assert numbers.ngroup("many") == "many"
 
 
 @pytest.fixture
 def noon(monkeypatch: pytest.MonkeyPatch) -> datetime:
     moment = datetime(2026, 5, 20, 12, 0, tzinfo=timezone.get_current_timezone())
-    monkeypatch.setattr(ui.timezone, "localtime", lambda value=None, tz=None: value or moment)
+    monkeypatch.setattr(numbers.timezone, "localtime", lambda value=None, tz=None: value or moment)
     return moment
 
 
 def test_ago_like_people_say_it(noon: datetime) -> None:
-    assert ui.ago(noon - timedelta(seconds=40)) == f"40{N}s ago"
-    assert ui.ago(noon - timedelta(minutes=12)) == f"12{N}min ago"
-    assert ui.ago(noon - timedelta(hours=3)) == "09:00"
-    assert ui.ago(noon - timedelta(hours=20)) == "yesterday 16:00"
-    assert ui.ago(noon - timedelta(days=9)) == "11 May"
-    assert ui.ago(noon - timedelta(days=400)) == f"15 Apr{N}2025"
-    assert ui.ago(noon + timedelta(seconds=30)) == f"0{N}s ago", "clocks may differ a little"
-    assert ui.ago(None) == "—"
+    assert numbers.ago(noon - timedelta(seconds=40)) == f"40{N}s ago"
+    assert numbers.ago(noon - timedelta(minutes=12)) == f"12{N}min ago"
+    assert numbers.ago(noon - timedelta(hours=3)) == "09:00"
+    assert numbers.ago(noon - timedelta(hours=20)) == "yesterday 16:00"
+    assert numbers.ago(noon - timedelta(days=9)) == "11 May"
+    assert numbers.ago(noon - timedelta(days=400)) == f"15 Apr{N}2025"
+    assert numbers.ago(noon + timedelta(seconds=30)) == f"0{N}s ago", "clocks may differ a little"
+    assert numbers.ago(None) == "—"
 
 
 def test_when_keeps_the_exact_time(noon: datetime) -> None:

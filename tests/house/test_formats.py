@@ -8,7 +8,7 @@ from django.utils import translation
 from django.utils.formats import date_format
 from django.utils.translation import ngettext
 
-from panel.core.templatetags import ui
+from panel.core import numbers
 
 AT = datetime(2026, 3, 5, 14, 7, 9, tzinfo=UTC)
 NOW = datetime(2026, 12, 1, 12, 0, tzinfo=UTC)
@@ -16,8 +16,8 @@ NOW = datetime(2026, 12, 1, 12, 0, tzinfo=UTC)
 
 @pytest.fixture
 def noon(monkeypatch: pytest.MonkeyPatch) -> None:
-    local = ui.timezone.localtime
-    monkeypatch.setattr(ui.timezone, "localtime", lambda value=None: local(value) if value else NOW)
+    local = numbers.timezone.localtime
+    monkeypatch.setattr(numbers.timezone, "localtime", lambda value=None: local(value) if value else NOW)
 
 
 DAYS = [
@@ -41,7 +41,7 @@ def test_days_and_times(language: str, form: str, written: str) -> None:
 @pytest.mark.parametrize(("language", "written"), [("en", "5 Mar 2026"), ("zh-hans", "2026 年 3 月 5 日")])
 def test_a_day(language: str, written: str) -> None:
     with translation.override(language):
-        assert ui.day(date(2026, 3, 5)) == written
+        assert numbers.day(date(2026, 3, 5)) == written
 
 
 AGO = [
@@ -57,16 +57,16 @@ AGO = [
 @pytest.mark.parametrize(("age", "english", "chinese"), AGO)
 def test_how_long_ago(age: timedelta, english: str, chinese: str) -> None:
     with translation.override("en"):
-        assert ui.ago(NOW - age) == english
+        assert numbers.ago(NOW - age) == english
     with translation.override("zh-hans"):
-        assert ui.ago(NOW - age) == chinese
+        assert numbers.ago(NOW - age) == chinese
 
 
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
 def test_numbers_are_written_the_same_in_both(language: str) -> None:
     with translation.override(language):
-        assert ui.ngroup(118_784) == "118,784"
-        assert ui.gib(20_685) == "20.2\u00a0GiB"
+        assert numbers.ngroup(118_784) == "118,784"
+        assert numbers.gib(20_685) == "20.2\u00a0GiB"
 
 
 def test_plural_forms() -> None:
