@@ -194,7 +194,9 @@ BERTH_INSTALL_LIMIT_S = env.number("BERTH_INSTALL_LIMIT_S", 7200.0, low=1)
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "formatters": {
+        "line": {"()": "panel.core.loglines.Line", "format": "%(asctime)s %(levelname)s %(name)s %(message)s"}
+    },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": env.text("BERTH_LOG_LEVEL", "INFO")},
     "loggers": {"httpx": {"level": "WARNING"}, "celery": {"level": "WARNING"}},

@@ -89,6 +89,8 @@ _LOOKS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"(?<![A-Za-z0-9_\-])eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]*"), HIDDEN),
     (re.compile(r"(?i)\b(bearer|basic)(\s{1,8})[A-Za-z0-9+/=._~\-]{8,}"), rf"\1\2{HIDDEN}"),
+    # links that work once
+    (re.compile(r"(/(?:first-admin|invite|new-password)/)[A-Za-z0-9_\-]{20,}"), rf"\1{HIDDEN}"),
     # https://user:secret@host
     (re.compile(r"(://[^\s/:@'\"]{0,200}:)[^\s/@'\"]{1,500}@"), rf"\1{HIDDEN}@"),
 )
