@@ -12,7 +12,8 @@ from panel.core.pages import is_htmx
 
 def safe_next(target: str | None) -> str:
     """Where to go after sign-in: a path of this panel, or its first page."""
-    if target and target.startswith("/") and url_has_allowed_host_and_scheme(target, allowed_hosts=None):
+    plain = bool(target) and str(target).isprintable()  # it becomes a header
+    if target and plain and target.startswith("/") and url_has_allowed_host_and_scheme(target, allowed_hosts=None):
         return target
     return str(resolve_url(settings.LOGIN_REDIRECT_URL))
 

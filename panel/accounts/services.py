@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
 from panel import audit
-from panel.accounts import limits, passwords, sessions
+from panel.accounts import limits, links, passwords, sessions
 from panel.accounts.access import require
 from panel.accounts.actor import Actor, address_of
 from panel.accounts.models import OneTimeLink, Role, User
@@ -139,6 +139,7 @@ def change_password(request: HttpRequest, *, current: str, new: str) -> None:
     with transaction.atomic():
         user.set_password(new)
         user.save(update_fields=["password"])
+        links.end_resets_of(user)  # made for the password that was
         row = getattr(request.session, "row", None)
         update_session_auth_hash(request, user)  # a new key for this browser
         sessions.describe(request, since=row.since if row else None)

@@ -1,9 +1,12 @@
 """Links that work once: an invitation and a new password, from both ends, with two at once, and all that ends them."""
 
+import io
+import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.db import connection
@@ -266,6 +269,35 @@ def test_a_disabled_person_gets_no_new_password(browser: Browser, people: dict[s
     assert reset(Client(), path(url)).status_code == 404
     assert browser("admin").post(f"/people/{people['viewer'].pk}/reset").status_code == 409
     assert "Make a link" not in browser("admin").get(f"/people/{people['viewer'].pk}/").content.decode()
+
+
+def test_a_password_that_its_person_changes_ends_the_link_for_a_new_one(people: dict[str, User], path: Any) -> None:
+    _link, url = links.make_reset(people["viewer"], actor=people["admin"])
+    client = Client()
+    client.force_login(people["viewer"])
+    form = {"current": PASSWORD, "password": NEW, "again": NEW}
+    assert client.post("/account/password", {**form, "current": "wrong"}).status_code == 422
+    assert Client().get(path(url)).status_code == 200
+    assert client.post("/account/password", form).status_code == 302
+    assert Client().get(path(url)).status_code == 404
+
+
+def test_a_link_that_is_open_does_not_stand_in_the_log(people: dict[str, User], path: Any) -> None:
+    """A mistyped password, a missing cookie and a failure all name the address in a line."""
+    _link, url = links.invite(label="Mei", role="admin", actor=people["admin"])
+    secret, written = path(url).rsplit("/", 1)[1], io.StringIO()
+    handler = next(one for one in logging.getLogger().handlers if type(one) is logging.StreamHandler)
+    before = handler.setStream(written)
+    try:
+        assert accept(Client(), path(url), again="another one").status_code == 422
+        assert accept(Client(enforce_csrf_checks=True), path(url)).status_code == 403
+        with patch.object(links, "accept", side_effect=LookupError(f"at {url}")):
+            assert accept(Client(raise_request_exception=False), path(url)).status_code == 500
+    finally:
+        handler.setStream(before)
+    assert "/invite/" in written.getvalue() and "LookupError" in written.getvalue()
+    assert secret not in written.getvalue()
+    assert Client().get(path(url)).status_code == 200
 
 
 def test_ones_own_password_needs_the_present_one(browser: Browser, people: dict[str, User]) -> None:

@@ -84,6 +84,7 @@ def test_a_failed_try_is_recorded_without_what_was_typed(people: dict[str, User]
     try_in(client, "my secret password", "x")
     try_in(client, "viewer-1", "another secret")
     told = str(list(Event.objects.values()))
+    assert "secret" not in str(list(LoginAttempt.objects.values()))
     assert "secret" not in told and "viewer-1" not in told.replace("'target': 'viewer-1'", "")
     assert set(Event.objects.values_list("verb", "outcome", "actor")) == {("login.failed", "denied", "")}
 
@@ -106,6 +107,16 @@ def test_a_name_may_be_tried_ten_times_in_a_quarter_of_an_hour(
     clock.pass_(seconds=int(answer["Retry-After"]))
     assert try_in(client, "admin-1", PASSWORD, address="198.51.100.1").status_code == 302
     assert Event.objects.filter(verb="login.locked", outcome="denied").exists()
+
+
+def test_other_letters_for_the_same_name_are_no_further_tries(
+    people: dict[str, User], client: Client, clock: Any
+) -> None:
+    """A sign-in takes "ａ" for "a", so the limit must as well."""
+    for n in range(limits.PER_NAME):
+        assert try_in(client, "admin-1", "wrong", address=f"192.0.2.{n}").status_code == 422
+    for n, name in enumerate(["ａdmin-1", "admin-１", "ⓐdmin-1", "𝐚𝐝𝐦𝐢𝐧-1", "ADMIN-1"]):
+        assert try_in(client, name, PASSWORD, address=f"198.51.100.{n}").status_code == 429, name
 
 
 def test_an_address_may_try_thirty_names(people: dict[str, User], client: Client, clock: Any) -> None:
@@ -173,6 +184,7 @@ def test_a_burst_gains_nothing(people: dict[str, User]) -> None:
 ELSEWHERE = [
     "https://evil.example/", "//evil.example", "/\\evil.example", "\\\\evil.example", "javascript:alert(1)",
     "http:evil.example", "///evil.example", "/\t/evil.example", "evil.example", "\n//evil.example", "http://testserver/x",
+    "/a\nX: y",
 ]  # fmt: skip
 
 
