@@ -112,7 +112,8 @@ def change_deployment(request: HttpRequest, deployment_id: int, body: Deployment
     sent = body.spec.model_dump(mode="json", exclude_unset=True)
     values = {**old.model_dump(mode="json"), **portable.unmasked(sent, row.revision.spec)}
     spec = services.parse_spec(values)
-    services.edit(row, spec=spec, actor=request.auth, base_number=body.revision)
+    # what was not sent was taken from this revision: a newer one must not be undone by it
+    services.edit(row, spec=spec, actor=request.auth, base_number=body.revision or row.revision.number)
     return shown(row.pk)
 
 

@@ -199,6 +199,34 @@ def test_a_key_is_forgotten_after_a_day(as_: Any, world: dict[str, Any], monkeyp
 
 
 @pytest.mark.django_db(transaction=True)
+def test_two_changes_at_once_do_not_undo_each_other() -> None:
+    row = builders.make_deployment(builders.make_copy(builders.make_host()), state="stopped")
+    clients = [program(person("operator")) for _ in range(2)]
+    for n in range(1, 6):
+        wanted: list[dict[str, Any]] = [{"grace_s": float(n)}, {"kv_cache_gib": n}]
+        statuses, ready = [0, 0], threading.Barrier(2)
+
+        def change(
+            who: int, wanted: Any = wanted, statuses: list[int] = statuses, ready: threading.Barrier = ready
+        ) -> None:
+            try:
+                ready.wait(10)
+                statuses[who] = send(clients[who], "PATCH", f"/deployments/{row.pk}", {"spec": wanted[who]}).status_code
+            finally:
+                connection.close()
+
+        threads = [threading.Thread(target=change, args=[who]) for who in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        spec = send(clients[0], "GET", f"/deployments/{row.pk}").json()["spec"]
+        assert 200 in statuses and set(statuses) <= {200, 409}
+        for status, change_made in zip(statuses, wanted, strict=True):
+            assert status == 409 or change_made.items() <= spec.items(), (n, statuses, spec)
+
+
+@pytest.mark.django_db(transaction=True)
 def test_two_at_once_make_one() -> None:
     copy = builders.make_copy(builders.make_host())
     user = person("operator")
