@@ -29,6 +29,7 @@ from deployments.yaml_lines import Mistake, Read, read
 from deployments.yaml_lines import dump as as_yaml
 from panel.accounts.access import require
 from panel.core.errors import Conflict, Invalid, PanelError
+from panel.core.locks import Lock, lock_until_commit
 from panel.core.mask import HIDDEN, mask
 from panel.core.validation import fields, sentence
 
@@ -165,11 +166,14 @@ class Applied:
 def apply(data: bytes, *, actor: Any, dry_run: bool = False) -> list[Applied]:
     """Make it as the file says; returns what that changed. Raises BadFile, FileTooLarge, Conflict or Denied."""
     items, where = _parsed(data)
-    planned = _planned(items, where)
     if dry_run:
-        return planned
+        return _planned(items, where)
     with transaction.atomic():
-        return [_done(item, actor) for item in planned]
+        # One file after the other, and rows in the order in which everyone takes several: else two wait for each other.
+        lock_until_commit(Lock.APPLY)
+        rows = Deployment.objects.filter(deleted_at=None, name__in=[item.name for item in items])
+        list(rows.select_for_update().order_by("pk").values_list("pk"))
+        return [_done(item, actor) for item in _planned(items, where)]
 
 
 def create(values: dict[str, Any], *, actor: Any) -> Deployment:

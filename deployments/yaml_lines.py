@@ -13,6 +13,9 @@ from panel.core.api import DEPTH, check_plain
 
 Path = tuple[str | int, ...]
 PLAIN = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+LONGEST_NUMBER = 100  # characters; reading a longer one takes longer than its length
+MOST = 20_000  # values of one file
 
 
 class Mistake(Exception):
@@ -43,8 +46,14 @@ class _Loader(yaml.SafeLoader):
         for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    nodes = 0
+
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
+        self.nodes += 1
+        if self.nodes > MOST:
+            text = _("At most %(max_length)s entries are possible.") % {"max_length": MOST}
+            raise Mistake(event.start_mark.line + 1, text)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise Mistake(event.start_mark.line + 1, _("Anchors and aliases (& and *) are not read here."))
         return super().compose_node(parent, index)
@@ -98,9 +107,11 @@ def _value(loader: _Loader, node: Any, path: Path, lines: dict[Path, int]) -> An
 
 def _scalar(loader: _Loader, node: Any, line: int) -> Any:
     try:
+        if node.tag in NUMBERS and len(node.value) > LONGEST_NUMBER:
+            raise ValueError("too long for a number")
         value = loader.construct_object(node)
         check_plain(value)
-    except (ValueError, TypeError) as exc:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as exc:  # by a tag that does not fit
         raise Mistake(line, _("This value cannot be kept.")) from exc
     if value is not None and not isinstance(value, str | int | float | bool):
         raise Mistake(line, _("Only plain values are read, not %(tag)s.") % {"tag": node.tag[:60]})

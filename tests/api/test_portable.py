@@ -1,10 +1,12 @@
 """Deployments as files: what is exported comes back the same, twice changes nothing, and a mistake is told with its line."""
 
 import json
+import threading
 from typing import Any
 
 import pytest
 import yaml
+from django.db import connection
 
 from deployments import portable
 from deployments.models import Deployment, Revision
@@ -13,6 +15,7 @@ from models_catalog.models import Artifact
 from panel.accounts.actor import Actor
 from panel.audit.models import Event
 from panel.core.errors import Invalid
+from tests.api.conftest import person, program
 from tests.deployments import builders
 
 pytestmark = pytest.mark.django_db
@@ -134,6 +137,14 @@ HEAD = "berth: 1\ndeployments:\n"
         (HEAD + "  - name: a\n    model: Tiny-1B-Instruct\n    runtime: {version: 9.9.9}\n", 5, "engine"),
         (HEAD + "  - name: a\n    model: Tiny-1B-Instruct\n  - name: a\n    model: Tiny-1B-Instruct\n", 5, "twice"),
         (HEAD + "\x01", 3, ""),
+        (HEAD + "  - name: a\n    model: !!timestamp soon\n", 4, "kept"),
+        (HEAD + "  - name: a\n    running: !!bool maybe\n", 4, "kept"),
+        (HEAD + "  - name: a\n    gpu_count: !!int ''\n", 4, "kept"),
+        (HEAD + "  - name: a\n    grace_s: !!float ''\n", 4, "kept"),
+        (HEAD + f"  - name: a\n    options:\n      x: 0x{'f' * 5000}\n", 5, "kept"),
+        (HEAD + f"  - name: a\n    grace_s: {'59:' * 3000}59.5\n", 4, "kept"),
+        (HEAD + f"  - name: a\n    grace_s: {'59:' * 30}59.5\n", 4, ""),
+        (HEAD + f"  - name: a\n    options: {{x: [{'1,' * 60_000}]}}\n", 4, "At most 20000"),
         ("[" * 3000, 1, ""),
         ("just a text", 1, ""),
     ],
@@ -174,6 +185,39 @@ def test_by_the_api(as_: Any, world: dict[str, Any]) -> None:
     large = client.post(f"{API}/apply", b"#" * (portable.MOST_BYTES + 1), content_type="application/yaml")
     assert large.status_code == 413 and large.json()["code"] == "file.too_large"
     assert client.post(f"{API}/apply", b"\xff\xfe", content_type="application/yaml").status_code == 422
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_same_deployments_in_another_order_at_once() -> None:
+    """Neither file waits for the other for ever: a deadlock would be a failure of the panel."""
+    copy = builders.make_copy(builders.make_host())
+    clients = [program(person("operator")) for _ in range(2)]
+    statuses: list[int] = []
+
+    def send(client: Any, order: list[int], grace_s: int, ready: threading.Barrier) -> None:
+        items = [
+            {"name": f"d{n}", "running": False, "model": copy.artifact.model.name, "grace_s": grace_s} for n in order
+        ]
+        try:
+            ready.wait(10)
+            answer = client.post(f"{API}/apply", json.dumps(file(*items)), content_type="application/yaml")
+            statuses.append(answer.status_code)
+        finally:
+            connection.close()
+
+    for round_ in range(3):  # the first makes them, the others change them
+        ready = threading.Barrier(2)
+        orders = list(range(8)), list(reversed(range(8)))
+        threads = [
+            threading.Thread(target=send, args=[clients[n], orders[n], 10 * round_ + n + 1, ready]) for n in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        kept = {row.revision.spec["grace_s"] for row in Deployment.objects.select_related("revision")}
+        assert kept <= {10 * round_ + 1, 10 * round_ + 2} and len(kept) == 1, "one file or the other, whole"
+    assert statuses == [200] * 6
 
 
 def test_what_cannot_be_named_any_more_is_told(as_: Any, world: dict[str, Any]) -> None:
