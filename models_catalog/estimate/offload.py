@@ -6,7 +6,7 @@ Cache sizes agree with logged ones to the byte; the compute buffer is from llama
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from models_catalog.estimate import gpus
@@ -14,7 +14,7 @@ from models_catalog.estimate.files import file_bytes as shape_bytes
 from models_catalog.estimate.gpus import Gpu
 from models_catalog.estimate.options import Options
 from models_catalog.estimate.plan import Amount, Plan, Rank, Reason
-from models_catalog.estimate.schemes import scheme_of
+from models_catalog.estimate.schemes import Scheme, scheme_of
 from models_catalog.estimate.units import GIB, round_up
 from models_catalog.estimate.verdict import Judge
 from models_catalog.facts import Geometry, ModelFacts
@@ -22,6 +22,12 @@ from models_catalog.facts import Geometry, ModelFacts
 TYPE_BYTES = {
     "f32": 4.0, "f16": 2.0, "bf16": 2.0, "auto": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32,
     "q4_1": 20 / 32, "q4_0": 18 / 32, "iq4_nl": 18 / 32,
+}  # fmt: skip
+# Bits of a weight on average, all tensors of such a file together.
+FILE_BITS = {
+    "f32": 32.0, "f16": 16.0, "bf16": 16.0, "q8_0": 8.5, "q6_k": 6.56, "q5_k_m": 5.69, "q5_k_s": 5.54, "q5_0": 5.54,
+    "q4_k_m": 4.85, "q4_k_s": 4.58, "q4_0": 4.55, "q3_k_m": 3.91, "q2_k": 3.0, "iq4_xs": 4.3, "iq4_nl": 4.5,
+    "iq3_xxs": 3.1, "iq2_xxs": 2.1, "iq1_s": 1.6,
 }  # fmt: skip
 CONTEXT_GIB = (0.3, 0.4, 0.5)  # of CUDA
 DEFAULT_CONTEXT, OLLAMA_CONTEXT = 4096, 4096
@@ -80,22 +86,29 @@ def compute_bytes(geometry: Geometry, options: Options, context: int) -> float:
     return size
 
 
-def file_bytes(facts: ModelFacts) -> float | None:
-    """Bytes of all tensors: counted from the headers, else from the parameters; None when neither is known."""
+def file_bytes(facts: ModelFacts, asked: str) -> float | None:
+    """Bytes of all tensors: counted from the headers, else from shape and packing; None when neither tells."""
     if facts.weight_bytes:
         return float(facts.weight_bytes)
-    scheme = scheme_of(facts, "")
-    return shape_bytes(facts.geometry, scheme) if facts.geometry and scheme else None
+    if facts.geometry is None:
+        return None
+    bits = FILE_BITS.get(asked.strip().lower())
+    scheme = Scheme(asked, weight=bits / 8, exact=False) if bits else scheme_of(facts, asked)
+    return shape_bytes(facts.geometry, scheme) if scheme else None
 
 
 def _plan(name: str, facts: ModelFacts, options: Options, gpu: Gpu, version: str, context: int, slots: int) -> Plan:
     judge = Judge(certain=facts.geometry is not None)
     judge.note("engine.less_certain", engine=name)
-    size = file_bytes(facts)
-    if facts.geometry is None or size is None:
+    size = file_bytes(facts, options.scheme)
+    if facts.geometry is None:
         return _unknown(name, version, context, judge)
-    shares = _shares(facts.geometry, size, options, context * slots)
+    shares = _shares(facts.geometry, size or 0.0, options, context * slots)
     rank = _rank(shares, len(facts.geometry.layers))
+    if size is None:  # the cache is known all the same
+        judge.certain = False
+        judge.note("scheme.unknown", scheme=options.scheme)
+        rank = replace(rank, weights=Amount.unknown(Reason("scheme.unknown", {"scheme": options.scheme})))
     free = gpu.free_gib if gpu.free_gib is not None else gpus.total_gib(gpu)
     need = sum(amount.value or 0.0 for amount in rank.amounts().values())
     longest = _longest(facts, size, options, free, slots)
@@ -165,11 +178,11 @@ def _rank(shares: Shares, layers: int) -> Rank:
     )
 
 
-def _longest(facts: ModelFacts, size: float, options: Options, free: float | None, slots: int) -> Amount:
+def _longest(facts: ModelFacts, size: float | None, options: Options, free: float | None, slots: int) -> Amount:
     """The largest context that fits into what is free."""
     geometry = facts.geometry
     reason = Reason("kv.longest", {"limit": facts.context_length})
-    if free is None or geometry is None:
+    if free is None or geometry is None or size is None:
         return Amount.unknown(reason)
 
     def fits(context: int, *, room: float) -> bool:
