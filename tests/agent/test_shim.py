@@ -11,6 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ from tests.waiting import until
 class Shim:
     """One shim in a folder of its own, as the agent starts it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, program: Path = SHIM) -> None:
         self.folder, self.job_id = folder, str(uuid.uuid4())
         self.lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self.lock, fcntl.LOCK_EX)
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-E", str(SHIM), str(self.lock)],
+            [sys.executable, "-I", "-S", "-E", str(program), str(self.lock)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=folder,
@@ -57,7 +58,12 @@ class Shim:
 
 @pytest.fixture
 def shim(tmp_path: Path) -> Iterator[Shim]:
-    made = Shim(tmp_path)
+    with running(Shim(tmp_path)) as made:
+        yield made
+
+
+@contextmanager
+def running(made: Shim) -> Iterator[Shim]:
     yield made
     made.process.kill()
     made.process.wait()
@@ -110,6 +116,19 @@ def test_signals_to_the_whole_session_leave_it_alive(shim: Shim) -> None:
     os.kill(pid, signal.SIGTERM)
     assert shim.process.wait(20) == 0
     assert shim.read("exit.json")["signal"] == signal.SIGTERM
+
+
+def test_a_stop_between_fork_and_exec_is_not_lost(tmp_path: Path) -> None:
+    source = SHIM.read_text(encoding="utf-8")
+    slow = source.replace("        os.setsid()\n", "        time.sleep(1)\n        os.setsid()\n", 1)
+    assert slow != source
+    program = tmp_path / "slow.py"
+    program.write_text(slow, encoding="utf-8")
+    with running(Shim(tmp_path, program)) as shim:
+        shim.give(shim.spec("time.sleep(600)"))
+        os.kill(until(lambda: shim.read("run.json"))["engine"][0], signal.SIGTERM)
+        assert shim.process.wait(20) == 0
+        assert shim.read("exit.json")["signal"] == signal.SIGTERM
 
 
 def test_the_lock_lives_as_long_as_the_shim_and_no_longer(shim: Shim) -> None:

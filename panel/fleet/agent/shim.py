@@ -188,10 +188,13 @@ def start_engine(spec: dict, log: int) -> tuple[int, int]:  # type: ignore[type-
     """Fork, record, open the gate. Returns (pid, errno of a failed exec or 0)."""
     gate_out, gate_in = os.pipe()
     errors_out, errors_in = os.pipe()
+    # The child ignores these, as we do, until it has reset them: what comes meanwhile has to wait, not to be lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, RESET)
     pid = os.fork()
     if pid == 0:
         os.close(gate_in)
         run_child(spec, log, gate_out, errors_in)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, RESET)
     os.close(gate_out)
     os.close(errors_in)
     replace(
