@@ -203,6 +203,7 @@ def install(tiny: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, env=env, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_host_without_an_index_gets_its_packages_from_the_panel(tiny: Path) -> None:
     call_command("agent-wheels", python=".".join(map(str, sys.version_info[:2])), find_links=str(tiny / "index"))
     done = install(tiny)
@@ -213,6 +214,7 @@ def test_a_host_without_an_index_gets_its_packages_from_the_panel(tiny: Path) ->
     assert done.returncode == 1 and "has not joined" in done.stderr
 
 
+@pytest.mark.slow
 def test_without_packages_anywhere_the_script_says_what_to_do(tiny: Path) -> None:
     done = install(tiny)
     assert done.returncode == 1
