@@ -232,7 +232,13 @@ def _confidence(root: Found, rule: Rule, number: int, evidence: Evidence) -> flo
     if rule.code in _GENERIC:
         return 0.45
     if rule.code == "mem.host_oom_killed":
-        return 0.95 if evidence.oom_kills else 0.85 if number == signals.SIGKILL or "exited unexpectedly" in root.text else 0.65
+        return (
+            0.95
+            if evidence.oom_kills
+            else 0.85
+            if number == signals.SIGKILL or "exited unexpectedly" in root.text
+            else 0.65
+        )
     return {"cause": 0.95, "end": 0.9, "late": 0.85, "request": 0.8}.get(root.kind, 0.7)
 
 
@@ -307,5 +313,3 @@ def _built(
         rule.code, phase, root.number, root.text, sure, rule.title, rule.why, rule.doc, rule.curable,
         rule.role != "request", offers, facts, root.lines[-40:], root.numbers[-40:], tuple(dict(out).items())[:6],
     )  # fmt: skip
-
-

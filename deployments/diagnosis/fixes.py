@@ -98,7 +98,9 @@ def _free_util(known: Known) -> float | None:
     return share if enough else None
 
 
-def _shift(step: float, low: float, high: float, name: str = "gpu_memory_utilization", default: float | None = 0.9) -> Any:
+def _shift(
+    step: float, low: float, high: float, name: str = "gpu_memory_utilization", default: float | None = 0.9
+) -> Any:
     def value(known: Known) -> float | None:
         now = known.option(name, default)
         new = None if now is None else round(min(high, max(low, now + step)), 2)
@@ -126,7 +128,10 @@ def _divisor(size: float | None, below: float | None) -> int | None:
 
 
 def _tp_heads(known: Known) -> int | None:
-    heads, tp = known.number("heads") or known.evidence.heads, known.number("tp") or known.option("tensor_parallel_size")
+    heads, tp = (
+        known.number("heads") or known.evidence.heads,
+        known.number("tp") or known.option("tensor_parallel_size"),
+    )
     return _divisor(heads, min(tp, known.evidence.gpus or tp) if tp else None)
 
 

@@ -6,12 +6,11 @@ differ in digits alone are one kind) and holds one of a few words. What is left 
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from deployments.diagnosis import causes, phases
+from deployments.diagnosis import causes, phases, words
 from deployments.diagnosis.lines import Line, clean
 from deployments.diagnosis.rule import Rule
 from deployments.diagnosis.rules import BY_CODE, BY_ENGINE, tests_of
@@ -25,61 +24,10 @@ MAX_KINDS = 2 << 20  # bytes of kinds of lines that are remembered
 SAME = 16  # lines of one kind that are looked at in one start
 SAME_MARK = 512  # the same for lines that tell the phase
 LOOK_BACK = 240  # lines before an error in which its traceback may begin
+FLOOD = 1 << 20  # bytes of new kinds of lines, none of which told anything, from which it is a flood
 KEPT_LINES = 40  # lines of one error block
 # Digits, and the letters of hexadecimal numbers: lines that differ in these alone are of one kind.
 _DIGITS = b"0123456789abcdef"
-
-FRAME = b'  File "'
-# Every line that tells of a failure holds one of these (a test compares them with the examples of all rules). A flood
-# of ever new lines is searched for the first ones only.
-CORE_WORDS: tuple[bytes, ...] = (
-    b"rror", b"xception", b"ailed", b"illed", b"nterrupt", b" fault", b"llegal", b"NCCL WARN", b"Input should", b"n't ",
-    b"ut of memory", b" died", b"xited",
-)  # fmt: skip
-ERROR_WORDS: tuple[bytes, ...] = (
-    *CORE_WORDS, b" E ", b"fatal", b"preempted", b"No available", b"Xid", b"ASSERT", b"sigquit", b"insufficient",
-    b"compatible", b"VRAM", b"magic", b"atchdog", b"SIGTERM", b"OutOf", b"trap invalid", b"terminate", b"too large", b"of-memory", b"=ERROR", b"does not exist", b" dead", b"oom",
-    b"unable to", b"bounds", b"fallen", b"exc.",
-)  # fmt: skip
-# Every line that tells a phase or a new start holds one of these.
-CORE_MARKS: tuple[bytes, ...] = (b"version", b"server_args", b"startup", b"fired up", b"istening", b"aptur")
-MARK_WORDS: tuple[bytes, ...] = (
-    *CORE_MARKS, b"platform", b"args", b"usage: ", b"rchitecture", b"max model len", b"multiple tasks", b"prefill",
-    b"nitializing", b"rontend to", b"engine process", b"worker ready", b"nccl", b"world", b"DP group", b"P2P access",
-    b"backend", b"Model Runner", b"oading", b"Load", b"checkpoint", b"cache", b"ytecode", b"ompil", b"rofiling",
-    b"instance can", b"KV", b"blocks", b"oncurrency", b"init engine", b"upported", b"Starting", b"routes", b"INFO:  ",
-    b"throughput", b"Dumping input", b"torch dist", b"eight ", b"Memory pool", b"build", b"n_ctx", b"tensors: ",
-    b"starting", b"loaded", b"runner started", b"weights", b"constructing", b"FlashAttention", b"the graph", b"graph memory",
-)  # fmt: skip
-# What a serving engine may still print: a new start, a stop, and errors.
-SERVING_WORDS: tuple[bytes, ...] = (b"version", b"server_args", b"shutdown", b"Shutting", b"build", b"Dumping input")
-FLOOD = 1 << 20  # bytes of new kinds of lines, none of which told anything, from which it is a flood
-
-_NEW_START = re.compile(
-    r"[█▄▀] +version \d+\.\d+\S*$|vLLM API server version |server_args=ServerArgs\(|"
-    r"^(?:main: )?build(?: =|:) \d+|^(?:srv +)?llama_server: initializing|msg=\"Listening on "
-)
-_NEW_WORDS = ("ersion", "server_args", "build", "initializing", "Listening")
-_STOP_WORDS = ("shutdown", "SIGTERM", "Shutting", "shutting", "cleaning")
-_STOP = re.compile(
-    r"\[shutdown\] API server: shutdown triggered|trigger received signal=SIGTERM|^INFO: +Shutting down|"
-    r"SIGTERM received|Received SIGTERM|Gracefully shutting down|cleaning up before exit"
-)
-_SERVER_PLACE = re.compile(r"(?:[\w./]*/)?(?:serving\w*|api_server|api_router|server_utils|launcher|entry|protocol|chat_utils|base)\.py")
-_HEADER = re.compile(r"validation errors? for |^\S*BackendCompilerFailed: .*raised:\s*$|^\S+Error: backend=.*raised:\s*$")
-_VALUE = re.compile(r"^\s*(?:Value error|Assertion failed|Input should|Extra inputs|Field required|Unexpected keyword)")
-_FIELD = re.compile(r"^[a-z_][\w.]*$")
-_SKIPPED = re.compile(r"^(?:    |\t|raise |File \"|-+> |\d+ +\S|\^|return |self\.|~+\^)")
-_WARNED = re.compile(r"engine core exited unexpectedly|Failed to import from vllm\._C|is preempted by|No available shared memory"
-                     r"|no compatible GPUs|low vram mode|VRAM usage didn|failed to measure the memory|oom-kill|Out of memory: Kill")  # fmt: skip
-_HINTS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
-    ("sglang", (b"sglang", b"server_args=ServerArgs", b"sgl_kernel", b"--mem-fraction-static", b"sigquit from a child",
-                b"Supported list: [", b"router init state")),
-    ("vllm", (b"vLLM", b"/vllm/", b"\\vllm\\", b"vllm serve", b"vllm: error", b"VllmWorker", b"EngineCore", b"vllm.")),
-    ("ollama", (b"ollama", b".go:", b"[GIN] 20")),
-    ("llamacpp", (b"llama_model_load", b"llama_server", b"llm_load", b"ggml_", b"gguf_init", b"llama_context",
-                  b"llama_init", b"common_chat_templates", b"common_init")),
-)  # fmt: skip
 
 
 @dataclass
@@ -106,6 +54,7 @@ class Start:
     state: phases.State
     found: list[Found] = field(default_factory=list)
     late: deque[Found] = field(default_factory=lambda: deque(maxlen=MAX_FOUND))  # while it served
+    processes: set[str] = field(default_factory=set)  # those that told a phase
     stopped: bool = False  # it was told to stop
     options: dict[str, str] = field(default_factory=dict)
     first_line: int = 1
@@ -181,15 +130,19 @@ class Reader:
         fresh = [index for index, kind in enumerate(kinds) if kind not in dull]
         if fresh:
             self._look(lines, kinds, fresh)
-        self._recent = [*self._recent, *lines[:-1]][-LOOK_BACK:] if len(lines) < LOOK_BACK else lines[-LOOK_BACK - 1 : -1]
+        self._recent = (
+            [*self._recent, *lines[:-1]][-LOOK_BACK:] if len(lines) < LOOK_BACK else lines[-LOOK_BACK - 1 : -1]
+        )
         # Long lines are kept short, so that what is remembered stays small.
         if len(block) > BLOCK // 2:
-            self._recent = [line[:MAX_TEXT] for line in self._recent][-(BLOCK * 4 // max(1, len(block) // len(lines))) :]
+            self._recent = [line[:MAX_TEXT] for line in self._recent][
+                -(BLOCK * 4 // max(1, len(block) // len(lines))) :
+            ]
         self.count += len(lines) - 1
 
     def _guess(self, block: bytes) -> None:
         """Which engine prints this. SGLang prints vLLM's paths too, and Ollama those of llama.cpp."""
-        for name, hints in _HINTS:
+        for name, hints in words.HINTS:
             if name == self.engine:
                 return
             if any(hint in block for hint in hints):
@@ -198,13 +151,13 @@ class Reader:
 
     def _look(self, lines: list[bytes], kinds: list[bytes], fresh: list[int]) -> None:
         # Frames of tracebacks are read when their error is found; of long lines the beginning tells.
-        fresh = [index for index in fresh if FRAME not in lines[index]]
+        fresh = [index for index in fresh if words.FRAME not in lines[index]]
         joined = b"\n".join([line if b"\r" in (line := lines[index]) else line[:MAX_LOOKED] for index in fresh])
-        words = CORE_WORDS + CORE_MARKS if self._unheard > FLOOD else ERROR_WORDS
+        wanted = words.CORE_WORDS + words.CORE_MARKS if self._unheard > FLOOD else words.ERROR_WORDS
         if self._unheard <= FLOOD:
-            words += SERVING_WORDS if self.start.served else MARK_WORDS
+            wanted += words.SERVING_WORDS if self.start.served else words.MARK_WORDS
         self._unheard += len(joined)
-        present = [word for word in words if word in joined]
+        present = [word for word in wanted if word in joined]
         header = self._header is not None
         for index in fresh:
             raw, kind = lines[index], kinds[index]
@@ -232,7 +185,7 @@ class Reader:
         marked = took = False
         pieces = [piece for piece in raw.split(b"\r") if piece] if b"\r" in raw else [raw]
         for piece in pieces[:25] + pieces[25:][-25:]:
-            line = clean(piece[:MAX_TEXT].decode("utf-8", "replace").replace("\0", " "))
+            line = _line(piece)
             marked = self._mark(line, index) or marked
             took = self._error(lines, index, line) or took
         if not (marked or took):
@@ -249,14 +202,17 @@ class Reader:
 
     def _mark(self, line: Line, index: int) -> bool:
         text = line.text
-        if any(word in text for word in _NEW_WORDS) and _NEW_START.search(text) and self._anew(index):
+        if any(word in text for word in words.NEW_WORDS) and words.NEW_START.search(text) and self._anew(index):
             phases.take(self.start.state, line, self.now)
             return True
-        if self.start.served and any(word in text for word in _STOP_WORDS) and _STOP.search(text):
+        if self.start.served and any(word in text for word in words.STOP_WORDS) and words.STOP.search(text):
             self.start.stopped = True
         if "args" in line.text[:400]:
             self._options(line.text)
-        return phases.take(self.start.state, line, self.now)
+        told = phases.take(self.start.state, line, self.now)
+        if told and line.process and len(self.start.processes) < MAX_FOUND:
+            self.start.processes.add(line.process)
+        return told
 
     def _anew(self, index: int) -> bool:
         """A new start in the same log. What failed before counts only if nothing fails from here on."""
@@ -279,17 +235,17 @@ class Reader:
         return True
 
     def _options(self, text: str) -> None:
-        for name, quoted, plain in _OPTION.findall(text[:MAX_TEXT]):
+        for name, quoted, plain in words.OPTION.findall(text[:MAX_TEXT]):
             self.start.options.setdefault(name, quoted or plain)
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
     def _error(self, lines: list[bytes], index: int, line: Line) -> bool:
         text = line.text
-        if not text or _SKIPPED.match(text):
+        if not text or words.SKIPPED.match(text):
             return False
         quiet = line.level in ("DEBUG", "INFO", "WARNING")
-        if quiet and not _WARNED.search(text):
+        if quiet and not words.WARNED.search(text):
             return False
         if (line.process, text) in self._heard:
             return True
@@ -301,14 +257,12 @@ class Reader:
         found = self._found(lines, index, line, rule, groups)
         if self._request(found, line):
             found.kind = "request"
-        if _HEADER.search(text):
+        if words.HEADER.search(text):
             self._header = (found, 6, "")
         self._keep(found)
         return True
 
-    def _found(
-        self, lines: list[bytes], index: int, line: Line, rule: Rule | None, groups: dict[str, str]
-    ) -> Found:
+    def _found(self, lines: list[bytes], index: int, line: Line, rule: Rule | None, groups: dict[str, str]) -> Found:
         start = self.start
         kind = kind_of(rule, line)
         few = (len(start.found) < 24 or start.served) and kind not in ("echo", "request")
@@ -329,13 +283,15 @@ class Reader:
         self._asgi = found.number
         if line.process:
             return line.process.startswith(("APIServer", "ApiServer"))
-        return bool(_SERVER_PLACE.match(line.place)) or (0 < found.number - self._asgi <= LOOK_BACK)
+        return bool(words.SERVER_PLACE.match(line.place)) or (0 < found.number - self._asgi <= LOOK_BACK)
 
     def _keep(self, found: Found) -> None:
         if self.start.stopped and found.served and found.kind != "cause":
             return  # what is printed while it stops is no failure
-        if self.failed and found.process and any(_same(found, old) for old in self.failed.all):
-            return  # a process of the start before repeats itself
+        # A process of the start before may repeat itself; it has said nothing else since.
+        if self.failed and found.process and found.process not in self.start.processes:
+            if any(_same(found, old) for old in self.failed.all):
+                return
         if not found.served:
             if len(self.start.found) < MAX_FOUND:
                 self.start.found.append(found)
@@ -348,20 +304,20 @@ class Reader:
         if self._header is None:
             return False
         header, left, name = self._header
-        line = clean(lines[index][:MAX_TEXT].decode("utf-8", "replace").replace("\0", " "))
-        if _VALUE.match(line.text) or (left and causes.is_error(line) and line.process == header.process):
+        line = _line(lines[index])
+        if words.VALUE.match(line.text) or (left and causes.is_error(line) and line.process == header.process):
             text = f"{name} {line.text}".strip() if name else line.text
             rule, groups = match(self.engine, text[:MAX_MATCHED])
             self._header = None
             found = self._found(lines, index, Line(text, line.process, "ERROR"), rule, groups)
-            if found.kind == "unknown" and _VALUE.match(line.text):
+            if found.kind == "unknown" and words.VALUE.match(line.text):
                 found.rule, found.kind = BY_CODE["config.invalid_config"], "weak"
             for kept in (self.start.found, self.start.late):
                 if header in kept:
                     kept.remove(header)
             self._keep(found)
             return False
-        if _FIELD.match(line.text.strip()):
+        if words.FIELD.match(line.text.strip()):
             name = line.text.strip()
         self._header = (header, left - 1, name) if left > 1 else None
         return self._header is not None
@@ -373,7 +329,7 @@ class Reader:
         for back, raw in enumerate(reversed(before), 1):
             if back > LOOK_BACK or len(texts) > 3 * KEPT_LINES:
                 break
-            other = clean(raw[:1000].decode("utf-8", "replace").replace("\0", " "))
+            other = _line(raw, 1000)
             if other.process != line.process:
                 continue
             if other.text.startswith("Traceback (most recent"):
@@ -385,9 +341,11 @@ class Reader:
         return texts[::-1], numbers[::-1]
 
 
-_OPTION = re.compile(r"['\"]?\b(tensor_parallel_size|max_model_len|gpu_memory_utilization|max_num_seqs|max_num_batched_tokens|"
-                     r"pipeline_parallel_size|model|quantization|dtype|tp_size|mem_fraction_static|context_length|port)['\"]?"
-                     r"[=:] ?(?:'([^']*)'|([\w./-]+))")  # fmt: skip
+def _line(raw: bytes, most: int = MAX_TEXT) -> Line:
+    """A cleaned line; of a progress bar the last picture."""
+    if b"\r" in raw:
+        raw = raw.rstrip(b"\r").rpartition(b"\r")[2]
+    return clean(raw[:most].decode("utf-8", "replace").replace("\0", " "))
 
 
 def _same(new: Found, old: Found) -> bool:

@@ -2,7 +2,7 @@
 
 from deployments.diagnosis.rule import SGLANG_DOC, Fix, Rule, drop, env, host, model, package, put, runtime
 from deployments.diagnosis.rule import gettext_noop as _
-from deployments.diagnosis.rules import vllm_env, vllm_memory, vllm_parallel, vllm_quant, vllm_run
+from deployments.diagnosis.rules import vllm_env, vllm_host, vllm_memory, vllm_parallel, vllm_quant, vllm_run
 
 NEWER = _("Start with a newer version of the engine.")
 
@@ -140,7 +140,7 @@ RULES = (
         (package("--upgrade sgl-kernel", 75), runtime(vllm_env.REINSTALL, 70)),
         doc=SGLANG_DOC,
     ),
-    shared("sglang.shm", "dist", vllm_env.RULES, "env.shm",
+    shared("sglang.shm", "dist", vllm_host.RULES, "env.shm",
            (host(_("Give the container more shared memory."), "docker run --shm-size 32g …", 85),)),
     shared("sglang.nccl_system_error", "dist", vllm_parallel.RULES, "nccl.system_error",
            (host(_("Give the container more shared memory."), "docker run --shm-size 32g …", 60),

@@ -39,7 +39,7 @@ RULES = (
         "args.invalid_json",
         "args",
         _("An option needs JSON, and its value is none"),
-        _("Quotes were lost on the way: the value arrived as {a:1} instead of {\"a\":1}."),
+        _('Quotes were lost on the way: the value arrived as {a:1} instead of {"a":1}.'),
         (
             r"error: argument (?P<flag>--[\w-]+)(?:/\S+)?: Value .* cannot be converted to",
             r"error: argument (?P<flag>--[\w-]+)(?:/\S+)?: .*(?:JSON|json)",
@@ -94,7 +94,7 @@ RULES = (
             "TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser",
             "vllm serve: error: --enable-auto-tool-choice requires --tool-call-parser",
         ),
-        ("INFO 01-01 10:00:00 [x.py:1] \"auto\" tool choice has been enabled",),
+        ('INFO 01-01 10:00:00 [x.py:1] "auto" tool choice has been enabled',),
         (put("tool_call_parser", "=tool_parser", 80), drop("enable_auto_tool_choice", 60)),
     ),
     Rule(
@@ -205,7 +205,7 @@ RULES = (
             "OSError: foo/bar is not a local folder and is not a valid model identifier listed on 'https://hub/models'",
             "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error. (Request ID: Root=1)",
         ),
-        ("INFO:     127.0.0.1:1 - \"GET /x HTTP/1.1\" 404 Not Found",),
+        ('INFO:     127.0.0.1:1 - "GET /x HTTP/1.1" 404 Not Found',),
         (put("model", "=model", 60), env("HF_TOKEN", "", 50)),
     ),
     Rule(
@@ -354,13 +354,18 @@ RULES = (
         "config",
         _("A binary file was read as text"),
         _("A GGUF file without the ending .gguf (such as a blob of Ollama) was taken for a configuration."),
-        (r"UnicodeDecodeError: 'utf-8' codec can't decode byte 0x\w+ in position \d+: (?!invalid start byte$)",
-         r"codec can't decode byte .* in position [1-9]\d*"),
+        (
+            r"UnicodeDecodeError: 'utf-8' codec can't decode byte 0x\w+ in position \d+: (?!invalid start byte$)",
+            r"codec can't decode byte .* in position [1-9]\d*",
+        ),
         (
             "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xac in position 446: invalid start byte",
             "UnicodeDecodeError: 'utf-8' codec can't decode byte 0x8f in position 8: invalid start byte",
         ),
         ("UnicodeDecodeError: 'utf-8' codec can't decode byte 0xf8 in position 0: invalid start byte",),
-        (put("model", "=gguf_file", 60, say=_("Give the file a name that ends in .gguf.")), model(_("Use another format."))),
+        (
+            put("model", "=gguf_file", 60, say=_("Give the file a name that ends in .gguf.")),
+            model(_("Use another format.")),
+        ),
     ),
 )

@@ -160,7 +160,14 @@ RULES = (
         ),
         ("INFO 01-01 10:00:00 [x.py:1] trust_remote_code=True",),
         (
-            Fix("permission", "trust_remote_code", "true", _("Ask an admin to allow this model's own code."), chance=85, cost="safety"),
+            Fix(
+                "permission",
+                "trust_remote_code",
+                "true",
+                _("Ask an admin to allow this model's own code."),
+                chance=85,
+                cost="safety",
+            ),
             runtime(_("A newer version may know this model by itself."), 40),
         ),
     ),
@@ -218,7 +225,7 @@ RULES = (
         "arch.none",
         "config",
         _("The model's configuration names no architecture"),
-        _("config.json lacks the field \"architectures\", so the engine cannot know how to run the model."),
+        _('config.json lacks the field "architectures", so the engine cannot know how to run the model.'),
         (
             r"No model architectures are specified",
             r"architectures.*NoneType|NoneType.*architectures",
@@ -305,7 +312,11 @@ RULES = (
         "config",
         _("The settings contradict each other"),
         _("The engine refused a setting. Its own words stand in the log line."),
-        (r"validation errors? for \w+Config\b", r"^\s*(?:Value error|Assertion failed), ", r"^\s+Input should be |Extra inputs are not permitted"),
+        (
+            r"validation errors? for \w+Config\b",
+            r"^\s*(?:Value error|Assertion failed), ",
+            r"^\s+Input should be |Extra inputs are not permitted",
+        ),
         (
             "pydantic_core._pydantic_core.ValidationError: 1 validation error for ParallelConfig",
             "  Value error, kv_transfer_role must be one of x",

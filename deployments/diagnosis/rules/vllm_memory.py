@@ -70,7 +70,11 @@ RULES = (
             "ValueError: Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single token. Try x",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] Auto-fit max_model_len: reduced from 40960 to 12288",),
-        (put("gpu_memory_utilization", "=util_up", 60), model(QUANTISED, 60), put("tensor_parallel_size", "=double_tp", 50)),
+        (
+            put("gpu_memory_utilization", "=util_up", 60),
+            model(QUANTISED, 60),
+            put("tensor_parallel_size", "=double_tp", 50),
+        ),
     ),
     Rule(
         "mem.kv_none",
@@ -122,7 +126,10 @@ RULES = (
         "graph",
         _("Too many requests at once for the memory of this GPU"),
         _("Everything was loaded, but choosing the next word for that many requests needs more memory than is left."),
-        (r"out of memory occurred when warming up (?:sampler|pooler).*?with (?P<seqs>\d+) dummy requests", r"when warming up (?:sampler|pooler)"),
+        (
+            r"out of memory occurred when warming up (?:sampler|pooler).*?with (?P<seqs>\d+) dummy requests",
+            r"when warming up (?:sampler|pooler)",
+        ),
         (
             "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy requests. Please try lowering",
             "RuntimeError: CUDA out of memory occurred when warming up pooler (task='embed') with 256 dummy requests.",
@@ -135,13 +142,20 @@ RULES = (
         "compile",
         _("The GPU ran out of memory while programs were built"),
         _("Building and trying out the programs for this GPU needs work space, and none was left."),
-        (r"InductorError: .*out of memory|InductorError: .*OutOfMemory", r"Failed to run autotuning code block: (?:CUDA|HIP) out of memory"),
+        (
+            r"InductorError: .*out of memory|InductorError: .*OutOfMemory",
+            r"Failed to run autotuning code block: (?:CUDA|HIP) out of memory",
+        ),
         (
             "torch._inductor.exc.InductorError: OutOfMemoryError: HIP out of memory. Tried to allocate 80.00 MiB.",
             "torch._inductor.exc.InductorError: RuntimeError: Failed to run autotuning code block: CUDA out of memory.",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] Compiling a graph for dynamic shape takes 4 s",),
-        (put("gpu_memory_utilization", "=util_down", 50, "context"), put("enforce_eager", "true", 60, "speed"), model(QUANTISED, 60)),
+        (
+            put("gpu_memory_utilization", "=util_down", 50, "context"),
+            put("enforce_eager", "true", 60, "speed"),
+            model(QUANTISED, 60),
+        ),
     ),
     Rule(
         "mem.wake_up_oom",
@@ -168,7 +182,11 @@ RULES = (
             "RuntimeError: Failed to load model - not enough GPU memory",
         ),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.",),
-        (model(QUANTISED, 75), put("tensor_parallel_size", "=double_tp", 65), put("cpu_offload_gb", "=offload", 40, "speed")),
+        (
+            model(QUANTISED, 75),
+            put("tensor_parallel_size", "=double_tp", 65),
+            put("cpu_offload_gb", "=offload", 40, "speed"),
+        ),
     ),
     Rule(
         "mem.oom_profile",
@@ -236,7 +254,9 @@ RULES = (
             "ValueError: Available memory on node 0 (4.52/23.21 GiB) on kv cache allocation is less than expected 40 GiB.",
             "ValueError: No memory for the cache. Try increasing `VLLM_CPU_KVCACHE_SPACE` when initializing.",
         ),
-        ("WARNING 01-01 10:00:00 [x.py:1] Environment variable VLLM_CPU_KVCACHE_SPACE (GiB) for CPU backend is not set, using 4 by default.",),
+        (
+            "WARNING 01-01 10:00:00 [x.py:1] Environment variable VLLM_CPU_KVCACHE_SPACE (GiB) for CPU backend is not set, using 4 by default.",
+        ),
         (env("VLLM_CPU_KVCACHE_SPACE", "=cpu_kv", 85, "context"),),
     ),
     Rule(
@@ -310,7 +330,7 @@ RULES = (
             r"FileNotFoundError.*\.safetensors",
         ),
         (
-            "FileNotFoundError: No such file or directory: \"/models/x/model-00002-of-00002.safetensors\"",
+            'FileNotFoundError: No such file or directory: "/models/x/model-00002-of-00002.safetensors"',
             "FileNotFoundError: Weight files referenced in index but missing: {'/models/x/model-00002-of-00002.safetensors'}",
         ),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/models/x/config.json'",),

@@ -116,8 +116,10 @@ RULES = (
         "config",
         _("The quantisation does not go with the number format"),
         _("This method calculates in one number format only."),
-        (r"torch\.(?P<have>\w+) is not supported for quantization method (?P<value>\w+)\. Supported dtypes: \[torch\.(?P<want>\w+)",
-         r"is not supported for quantization method"),
+        (
+            r"torch\.(?P<have>\w+) is not supported for quantization method (?P<value>\w+)\. Supported dtypes: \[torch\.(?P<want>\w+)",
+            r"is not supported for quantization method",
+        ),
         (
             "ValueError: torch.bfloat16 is not supported for quantization method awq. Supported dtypes: [torch.float16]",
             "  Value error, torch.float32 is not supported for quantization method gptq. Supported dtypes: [torch.float16]",
@@ -129,9 +131,14 @@ RULES = (
         "quant.no_kernel",
         "load",
         _("No program for this quantisation fits this GPU and this model"),
-        _("The sizes, the GPU or the number format rule out every way to calculate it. The next lines name the reasons."),
-        (r"Failed to find a kernel that can implement the (?P<what>\S+)", r"No (?:suitable|compatible|valid) (?:\w+ )?kernel (?:found|for|backend)",
-         r"No \w+ MoE backend supports"),
+        _(
+            "The sizes, the GPU or the number format rule out every way to calculate it. The next lines name the reasons."
+        ),
+        (
+            r"Failed to find a kernel that can implement the (?P<what>\S+)",
+            r"No (?:suitable|compatible|valid) (?:\w+ )?kernel (?:found|for|backend)",
+            r"No \w+ MoE backend supports",
+        ),
         (
             "ValueError: Failed to find a kernel that can implement the WNA16 linear layer. Reasons: ",
             "NotImplementedError: No NvFp4 MoE backend supports the deployment configuration.",
@@ -150,7 +157,11 @@ RULES = (
         ),
         ("KeyError: 'layers.0.mlp.down_proj.weight.absmax'", "KeyError: 'model.layers.23.attention.wqkv.qweight'"),
         ("KeyError: 'layers.5.self_attn.v_proj.weight'",),
-        (put("tensor_parallel_size", "1", 40, "speed"), model(_("Use the model's files without quantisation."), 65), runtime(NEWER, 50)),
+        (
+            put("tensor_parallel_size", "1", 40, "speed"),
+            model(_("Use the model's files without quantisation."), 65),
+            runtime(NEWER, 50),
+        ),
     ),
     Rule(
         "dtype.bf16_cc",
@@ -196,7 +207,10 @@ RULES = (
             "RuntimeError: torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] Using fp8 data type to store kv cache.",),
-        (put("kv_cache_dtype", "auto", 70, "memory"), model(_("Use a quantisation that this GPU can run (AWQ or INT8)."), 70)),
+        (
+            put("kv_cache_dtype", "auto", 70, "memory"),
+            model(_("Use a quantisation that this GPU can run (AWQ or INT8)."), 70),
+        ),
     ),
     Rule(
         "dtype.mismatch",
@@ -252,7 +266,10 @@ RULES = (
         "profile",
         _("This kind of attention needs a newer GPU"),
         _("FlashAttention runs on GPUs of the Ampere generation or newer."),
-        (r"FlashAttention only supports Ampere GPUs or newer", r"Cannot use FA version|FlashAttention-?[23] (?:is only|requires)"),
+        (
+            r"FlashAttention only supports Ampere GPUs or newer",
+            r"Cannot use FA version|FlashAttention-?[23] (?:is only|requires)",
+        ),
         (
             "RuntimeError: FlashAttention only supports Ampere GPUs or newer.",
             "AssertionError: Cannot use FA version 3, it is not supported on this device",

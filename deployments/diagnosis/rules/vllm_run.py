@@ -12,13 +12,20 @@ RULES = (
         "",
         _("The engine has no programs for this GPU"),
         _("The GPU is newer or older than those that this build was made for."),
-        (r"no kernel image is available", r"not compatible with the current PyTorch installation", r"sm_\d+ is not compatible"),
+        (
+            r"no kernel image is available",
+            r"not compatible with the current PyTorch installation",
+            r"sm_\d+ is not compatible",
+        ),
         (
             "RuntimeError: CUDA error: no kernel image is available for execution on the device",
             "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation.",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] sm_90 kernels are used",),
-        (runtime(_("Use a build made for this generation of GPUs."), 75), runtime(_("On an old GPU, use llama.cpp."), 50)),
+        (
+            runtime(_("Use a build made for this generation of GPUs."), 75),
+            runtime(_("On an old GPU, use llama.cpp."), 50),
+        ),
     ),
     Rule(
         "gpu.illegal_memory",
@@ -56,7 +63,10 @@ RULES = (
             "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] ptxas version 12.8",),
-        (host(_("Update the GPU driver of the machine."), chance=70), env("TRITON_PTXAS_PATH", "/usr/local/cuda/bin/ptxas", 60)),
+        (
+            host(_("Update the GPU driver of the machine."), chance=70),
+            env("TRITON_PTXAS_PATH", "/usr/local/cuda/bin/ptxas", 60),
+        ),
     ),
     Rule(
         "gpu.triton_arch",
@@ -193,7 +203,11 @@ RULES = (
         (r"Segmentation fault", r"died, exit code: -11"),
         ("Fatal Python error: Segmentation fault", "Segmentation fault (core dumped)"),
         ("INFO 01-01 10:00:00 [x.py:1] segmentation of images",),
-        (env("NCCL_P2P_DISABLE", "1", 40, "speed"), put("disable_custom_all_reduce", "true", 40, "speed"), runtime(NEWER, 45)),
+        (
+            env("NCCL_P2P_DISABLE", "1", 40, "speed"),
+            put("disable_custom_all_reduce", "true", 40, "speed"),
+            runtime(NEWER, 45),
+        ),
         curable=True,
     ),
     Rule(
@@ -244,7 +258,10 @@ RULES = (
         _("A request names another model"),
         _("Only this request was refused; the name is not the one that this run serves."),
         (r"The model `(?P<name>.+?)` does not exist",),
-        ("ERROR 01-01 10:00:00 [serving.py:1] The model `deepseek-r1` does not exist.", "Error: The model `x/y` does not exist."),
+        (
+            "ERROR 01-01 10:00:00 [serving.py:1] The model `deepseek-r1` does not exist.",
+            "Error: The model `x/y` does not exist.",
+        ),
         ("INFO 01-01 10:00:00 [x.py:1] served model name: x",),
         (put("served_model_name", "=name", 60),),
         role="request",
@@ -344,7 +361,11 @@ RULES = (
         "serving",
         _("The engine's core stopped"),
         _("The server noticed that its core is gone. Why it went stands further up, if anywhere."),
-        (r"EngineDeadError", r"EngineCore encountered (?:a fatal error|an issue)", r"Background loop (?:has errored|is (?:stopped|not running))"),
+        (
+            r"EngineDeadError",
+            r"EngineCore encountered (?:a fatal error|an issue)",
+            r"Background loop (?:has errored|is (?:stopped|not running))",
+        ),
         (
             "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.",
             "vllm.engine.async_llm_engine.AsyncEngineDeadError: Background loop is stopped.",

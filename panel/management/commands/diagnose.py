@@ -1,0 +1,92 @@
+"""`manage.py diagnose LOG`: why an engine's start failed, from its log. Needs no database and no running panel."""
+
+import json
+import signal as signals
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils.translation import gettext as _
+
+from deployments.diagnosis.decide import diagnose
+from deployments.diagnosis.reader import Reader
+from deployments.diagnosis.result import Diagnosis, Offer
+
+PART = 1 << 20  # bytes that are read at once
+ENGINES = ("vllm", "sglang", "llamacpp", "ollama")
+
+
+class Command(BaseCommand):
+    """Reads the log as a stream, so its size does not matter."""
+
+    help = "Say why an engine's start failed, from its log. Needs no database."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("log", help="a file, or - for standard input")
+        parser.add_argument("--engine", choices=ENGINES, default="", help="the engine, when the log does not show it")
+        ended = parser.add_mutually_exclusive_group()
+        ended.add_argument("--exit-code", type=int, help="the exit code of the engine")
+        ended.add_argument("--signal", help="the signal that ended it, such as SIGKILL or 9")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        number = _signal(options["signal"]) if options["signal"] else None
+        reader = Reader(options["engine"])
+        try:
+            if options["log"] == "-":
+                _read(reader, sys.stdin.buffer)
+            else:
+                with Path(options["log"]).open("rb") as stream:
+                    _read(reader, stream)
+        except OSError as exc:
+            raise CommandError(_("The log could not be read: %(why)s") % {"why": exc.strerror or exc}) from exc
+        found = diagnose(reader, exit_code=options["exit_code"], signal=number)
+        if options["json"]:
+            self.stdout.write(json.dumps(_translated(found), ensure_ascii=False, indent=2))
+            return
+        self._say(found)
+
+    def _say(self, found: Diagnosis) -> None:
+        if not found.failed and not found.code:
+            self.stdout.write(_("Nothing in this log failed. Phase reached: %(phase)s.") % {"phase": found.phase})
+            return
+        if found.recognised:
+            self.stdout.write(f"{_(found.title)} [{found.code}]\n{_(found.why)}")
+        else:
+            self.stdout.write(_("This failure was not recognised. The first error is shown."))
+        self.stdout.write(_("Phase: %(phase)s") % {"phase": found.phase})
+        if found.root_line is not None:
+            self.stdout.write(_("Line %(number)s: %(text)s") % {"number": found.root_line, "text": found.root})
+        for rank, fix in enumerate(found.fixes if found.recognised else (), 1):
+            self.stdout.write(f"{rank}. {_said(fix)}")
+            if fix.command:
+                self.stdout.write(f"   {fix.command}")
+
+
+def _read(reader: Reader, stream: BinaryIO) -> None:
+    while part := stream.read(PART):
+        reader.feed(part)
+
+
+def _signal(name: str) -> int:
+    """The number of SIGKILL, KILL or 9."""
+    if name.isascii() and name.isdigit() and len(name) < 4:
+        return int(name)
+    try:
+        return signals.Signals["SIG" + name.upper().removeprefix("SIG")].value
+    except KeyError as exc:
+        raise CommandError(_("There is no signal %(name)s.") % {"name": name}) from exc
+
+
+def _said(fix: Offer) -> str:
+    return (_(fix.text) if fix.text else "") % dict(fix.params)
+
+
+def _translated(found: Diagnosis) -> dict[str, Any]:
+    known = found.as_dict()
+    for key in ("title", "explanation"):
+        known[key] = _(known[key]) if known[key] else ""
+    known["fixes"] = [{**fix.as_dict(), "text": _said(fix)} for fix in found.fixes]
+    return known
