@@ -133,7 +133,7 @@ def folders() -> list[dict[str, Any]]:
     return [_host(view) for view in queries.hosts()]
 
 
-def _host(view: queries.HostView) -> dict[str, Any]:
+def _host(view: queries.HostFolders) -> dict[str, Any]:
     kind_, word = _scan_badge(view)
     models = ngettext("%(n)s copy", "%(n)s copies", view.models) % {"n": ngroup(view.models)}
     return {
@@ -149,7 +149,7 @@ def _host(view: queries.HostView) -> dict[str, Any]:
     }
 
 
-def _scan_badge(view: queries.HostView) -> tuple[str, str]:
+def _scan_badge(view: queries.HostFolders) -> tuple[str, str]:
     if view.host.lost_at is not None:
         return "lost", _("No contact")
     if view.scan is not None:

@@ -85,7 +85,7 @@ def host(pk: int) -> Host:
 
 
 @dataclass(frozen=True)
-class FolderView:
+class Folder:
     """A folder that is searched; `added` by an admin, else taken by the agent itself."""
 
     path: str
@@ -96,11 +96,11 @@ class FolderView:
 
 
 @dataclass(frozen=True)
-class HostView:
+class HostFolders:
     """A host with its folders, what the newest scan as a whole said, and the scan that runs."""
 
     host: Host
-    folders: list[FolderView]
+    folders: list[Folder]
     problems: list[dict[str, Any]]
     scanned_at: datetime | None
     scan: Job | None
@@ -108,7 +108,7 @@ class HostView:
     bytes: int
 
 
-def hosts() -> list[HostView]:
+def hosts() -> list[HostFolders]:
     """All hosts, in five queries."""
     rows = list(Host.objects.order_by("name"))
     scanned: dict[int, dict[str, ScannedRoot]] = {}
@@ -118,25 +118,25 @@ def hosts() -> list[HostView]:
     for host_id, path, size in Copy.objects.filter(present=True).values_list("host_id", "path", "artifact__size_bytes"):
         copies.setdefault(host_id, []).append((path, size))
     scans = {job.host_id: job for job in _running_scans()}
-    return [_host_view(row, scanned.get(row.pk, {}), copies.get(row.pk, []), scans.get(row.pk)) for row in rows]
+    return [_host_folders(row, scanned.get(row.pk, {}), copies.get(row.pk, []), scans.get(row.pk)) for row in rows]
 
 
 def _running_scans() -> QuerySet[Job]:
     return Job.objects.filter(kind="scan", open=True, desired="run").exclude(state__in=OVER).order_by("created_at")
 
 
-def _host_view(
+def _host_folders(
     host: Host, scanned: dict[str, ScannedRoot], copies: list[tuple[str, int]], scan: Job | None
-) -> HostView:
+) -> HostFolders:
     folders = []
     for path in dict.fromkeys([*roots_of(host), *(path for path in scanned if path != WHOLE)]):
         root = scanned.get(path)
         below = path.rstrip("/") + "/"
         count = sum(place == path or place.startswith(below) for place, _ in copies)
         at, problems = (root.scanned_at, root.problems) if root else (None, [])
-        folders.append(FolderView(path, path in host.model_roots, count, problems, at))
+        folders.append(Folder(path, path in host.model_roots, count, problems, at))
     whole = scanned.get(WHOLE)
-    return HostView(
+    return HostFolders(
         host=host,
         folders=folders,
         problems=whole.problems if whole else [],

@@ -1,4 +1,4 @@
-"""Numbers, sizes, spans and days as people read them, in the viewer's language; `templatetags/ui.py` shows them to pages.
+"""Numbers, sizes, spans and days in the viewer's language; `templatetags/ui.py` has them as filters.
 
 Sizes come in MiB or bytes as the function says; times are aware datetimes; spans are seconds. A number and its unit are
 joined by a no-break space.

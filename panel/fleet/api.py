@@ -14,7 +14,7 @@ from panel.core.api import Page, Paging, Token, answers, page_of
 from panel.core.errors import NotFound
 from panel.fleet import hosts, queries
 from panel.fleet.models import Host
-from panel.fleet.queries import GpuView, HostView
+from panel.fleet.queries import GpuRow, HostRow
 
 router = Router(tags=["hosts"])
 
@@ -73,7 +73,7 @@ class HostChange(Schema):
 # --- rows into shapes -------------------------------------------------------------------------------------------------
 
 
-def host_out(view: HostView) -> dict[str, Any]:
+def host_out(view: HostRow) -> dict[str, Any]:
     row, facts = view.host, view.facts
     return {
         **{name: getattr(row, name) for name in ("id", "name", "is_local", "schedulable", "agent_version")},
@@ -91,7 +91,7 @@ def host_out(view: HostView) -> dict[str, Any]:
     }
 
 
-def _gpu_out(view: GpuView) -> dict[str, Any]:
+def _gpu_out(view: GpuRow) -> dict[str, Any]:
     row = view.gpu
     names = ("uuid", "index", "name", "total_mib", "used_mib", "reserved_mib", "schedulable", "measured_at")
     return {**{name: getattr(row, name) for name in names}, "free_mib": view.free_mib}

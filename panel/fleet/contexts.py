@@ -6,7 +6,7 @@ from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 
 from panel.fleet import host_wording, queries, wording
-from panel.fleet.queries import HostView
+from panel.fleet.queries import HostRow
 
 
 def menu(request: HttpRequest) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def menu(request: HttpRequest) -> dict[str, Any]:
     return {"fleet_memory": SimpleLazyObject(queries.memory)}
 
 
-def card(view: HostView) -> dict[str, Any]:
+def card(view: HostRow) -> dict[str, Any]:
     """One host of the page."""
     return {
         "view": view,
@@ -51,7 +51,7 @@ def hosts_page(*, may_manage: bool) -> dict[str, Any]:
     }
 
 
-def host_page(view: HostView, *, may_manage: bool) -> dict[str, Any]:
+def host_page(view: HostRow, *, may_manage: bool) -> dict[str, Any]:
     """One host with everything that is known of it."""
     return {
         "section": "hosts",
@@ -64,7 +64,7 @@ def host_page(view: HostView, *, may_manage: bool) -> dict[str, Any]:
     }
 
 
-def _strangers(view: HostView) -> list[dict[str, Any]]:
+def _strangers(view: HostRow) -> list[dict[str, Any]]:
     """Programs on the GPUs that are not Berth's, the largest first."""
     found = [
         {"gpu": gpu.gpu.index, **process}

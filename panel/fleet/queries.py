@@ -29,7 +29,7 @@ class Use:
 
 
 @dataclass(frozen=True)
-class GpuView:
+class GpuRow:
     """One GPU with the uses of its memory; MiB. `free_mib` is what nobody uses now, measured."""
 
     gpu: Gpu
@@ -55,9 +55,9 @@ class Running:
 
 
 @dataclass(frozen=True)
-class HostView:
+class HostRow:
     host: Host
-    gpus: list[GpuView]
+    gpus: list[GpuRow]
     runtimes: list[Runtime]
     searching: bool  # a search for engines is under way
     runs: list[Running]  # engine runs of ours that should be on the host
@@ -102,7 +102,7 @@ def gpu(pk: int) -> Gpu:
     return row
 
 
-def host_view(pk: int) -> HostView:
+def host_view(pk: int) -> HostRow:
     """One host with everything its page shows; also one that was forgotten. Raises NotFound."""
     found = views(whole(Host.everyone.filter(pk=pk)))
     if not found:
@@ -110,7 +110,7 @@ def host_view(pk: int) -> HostView:
     return found[0]
 
 
-def hosts() -> list[HostView]:
+def hosts() -> list[HostRow]:
     """All hosts, the lost ones first."""
     return views(whole(Host.objects.order_by(F("lost_at").desc(nulls_last=True), "name")))
 
@@ -129,7 +129,7 @@ def _engines() -> QuerySet[Runtime]:
     return Runtime.objects.filter(removed_at=None).defer("flags").order_by("engine", "-version", "executable")
 
 
-def views(found: Iterable[Host]) -> list[HostView]:
+def views(found: Iterable[Host]) -> list[HostRow]:
     """What pages and the API show of hosts."""
     rows = list(found)
     names = labels.of(_job_ids(rows))
@@ -166,10 +166,10 @@ def _uuid(text: object) -> uuid.UUID | None:
         return None
 
 
-def _view(row: Host, names: dict[uuid.UUID, Label]) -> HostView:
+def _view(row: Host, names: dict[uuid.UUID, Label]) -> HostRow:
     open_jobs = list(row.jobs.all())
     running = [job for job in open_jobs if job.kind == "engine" and job.state not in ("ended", "refused")]
-    return HostView(
+    return HostRow(
         host=row,
         gpus=[_gpu(gpu, names) for gpu in row.gpus.all()],
         runtimes=list(row.runtimes.all()),
@@ -202,7 +202,7 @@ def silent() -> Q:
     return Q(last_seen_at=None) | Q(lost_at__isnull=False) | Q(last_seen_at__lt=limit)
 
 
-def _gpu(gpu: Gpu, names: dict[uuid.UUID, Label]) -> GpuView:
+def _gpu(gpu: Gpu, names: dict[uuid.UUID, Label]) -> GpuRow:
     ours: dict[Label, int] = {}
     others: dict[str, tuple[int, list[str]]] = {}
     for process in gpu.measured.get("processes", []):
@@ -217,7 +217,7 @@ def _gpu(gpu: Gpu, names: dict[uuid.UUID, Label]) -> GpuView:
             others[user] = (used + mib, programs if not program or program in programs else [*programs, program])
     known = sum(ours.values()) + sum(used for used, _names in others.values())
     unknown = max(0, gpu.used_mib - known)
-    return GpuView(
+    return GpuRow(
         gpu=gpu,
         ours=[Use(mib, label) for label, mib in ours.items()],
         others=[Use(mib, None, user, tuple(programs[:4])) for user, (mib, programs) in others.items()],

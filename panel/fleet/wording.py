@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy
 from panel.core.numbers import gib
 from panel.core.wording import Pair, Words, said
 from panel.fleet.models import Runtime
-from panel.fleet.queries import GpuView, HostView
+from panel.fleet.queries import GpuRow, HostRow
 
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "ollama": "Ollama"}
 DEVICES = {"cpu": gettext_lazy("for CPU"), "cuda": "CUDA", "rocm": "ROCm", "npu": "NPU", "tpu": "TPU", "xpu": "XPU"}
@@ -90,7 +90,7 @@ def engine(runtime: Runtime) -> str:
     return " ".join(part for part in parts if part)
 
 
-def subtitle(view: HostView) -> str:
+def subtitle(view: HostRow) -> str:
     """What the machine is, in one line: cards, system, driver, agent."""
     facts, parts = view.facts, []
     names: dict[str, int] = {}
@@ -107,7 +107,7 @@ def subtitle(view: HostView) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def gpu_row(view: GpuView) -> dict[str, Any]:
+def gpu_row(view: GpuRow) -> dict[str, Any]:
     """One GPU as a bar with its legend: (colour, text, address) and (colour, MiB)."""
     total = view.gpu.total_mib
     bar: list[tuple[str, int]] = []
@@ -146,7 +146,7 @@ def gpu_row(view: GpuView) -> dict[str, Any]:
     }
 
 
-def ram_row(view: HostView) -> dict[str, Any] | None:
+def ram_row(view: HostRow) -> dict[str, Any] | None:
     """The host's memory as a bar of what is measured; reservations are told beside it. None before the first report."""
     host, total = view.host, view.host.ram_total_mib
     if not total:

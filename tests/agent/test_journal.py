@@ -60,7 +60,7 @@ def test_a_kill_while_a_file_is_replaced_leaves_the_old_one(journal: Journal, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.json, "dump", killed)
+        patch.setattr(Path, "rename", killed)
         with pytest.raises(KeyboardInterrupt):
             journal.save_rev(6)
     assert journal.load_rev() == 5

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from panel.fleet.agent import config, door_process, procs
+from panel.fleet.agent import config, door_process, private, procs
 from panel.fleet.agent.client import Away, Client, Rejected
 from panel.fleet.agent.config import Config, ConfigError, check_panel_url
 from panel.fleet.agent.files import Registry
@@ -45,16 +45,6 @@ class Panel:
         return {"panel": self.url, "token_file": "token", **more, **({"plain_http": True} if self.plain_http else {})}
 
 
-def write_private(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".new")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-
-
 def join(folder: Path, panel: Panel, code: str) -> JoinReply:
     """Trade a one-time code for this host's token and write the settings. Raises ConfigError with one sentence.
 
@@ -76,8 +66,8 @@ def join(folder: Path, panel: Panel, code: str) -> JoinReply:
         if settings.get("host_id", reply.host_id) != reply.host_id:
             _become_another(folder, journal)
         kept = {k: v for k, v in settings.items() if k not in ("ca_file", "panel_pin", "plain_http")}
-        write_private(folder / "token", reply.token + "\n")
-        write_private(path, json.dumps({**kept, **panel.settings(), "host_id": reply.host_id}, indent=2) + "\n")
+        private.write(folder / "token", reply.token + "\n")
+        private.write(path, json.dumps({**kept, **panel.settings(), "host_id": reply.host_id}, indent=2) + "\n")
     finally:
         journal.close()
     return reply

@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from panel.fleet.agent import private
+
 log = logging.getLogger(__name__)
 
 KEEP_TOMBSTONES = 10_000
@@ -31,14 +33,7 @@ KEEP_TOMBSTONES = 10_000
 
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
     """Replace a small file atomically, readable by this user alone; `durable` also survives a power cut."""
-    temporary = path.with_name(path.name + ".new")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        json.dump(value, file)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.rename(path)
+    private.write(path, json.dumps(value), durable=durable)
 
 
 def read_json(path: Path) -> Any:
@@ -195,13 +190,7 @@ class Journal:
 
     def _compact(self) -> None:
         self._tombstones = dict.fromkeys(list(self._tombstones)[-KEEP_TOMBSTONES:])
-        path = self.folder / "tombstones.new"
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write("\n".join(self._tombstones) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        path.rename(self.folder / "tombstones")
+        private.write(self.folder / "tombstones", "\n".join(self._tombstones) + "\n")
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ import sys
 import time
 from pathlib import Path
 
+from panel.fleet.agent import private
 from panel.fleet.agent.procs import Ident
 from panel.fleet.door import needed
 from panel.fleet.door.host import Book, HostDoor
@@ -118,17 +119,9 @@ def main(argv: list[str]) -> int:
     needed.watch(folder, Book(folder / "open.json"))
     app = HostDoor(Book(folder / "open.json"))
     server = serve.Server(serve.config(app, tls), lambda: fcntl.flock(lock, fcntl.LOCK_UN))
-    _write(folder / "state.json", json.dumps(state))
+    private.write(folder / "state.json", json.dumps(state), durable=False)
     server.run(sockets=[sock])
     return 0
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(path.name + ".new")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    draft.rename(path)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import datetime
 import hashlib
-import os
 import ssl
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from panel.fleet.agent import private
 from panel.fleet.door.limits import Limits
 
 GRACE_S = 120  # answers that are under way when the process is told to stop
@@ -133,16 +133,6 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
         .sign(secret, hashes.SHA256())
     )
     plain = serialization.NoEncryption()
-    _write(key, secret.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
-    _write(certificate, made.public_bytes(serialization.Encoding.PEM))
+    private.write(key, secret.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
+    private.write(certificate, made.public_bytes(serialization.Encoding.PEM))
     return certificate, key
-
-
-def _write(path: Path, data: bytes) -> None:
-    draft = path.with_name(path.name + ".new")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.rename(path)
