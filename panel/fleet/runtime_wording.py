@@ -81,6 +81,10 @@ FAILURES: dict[str, Pair] = {
         _("The owner of this host does not allow Berth to install engines."),
         _("Set allow_install to true in the agent's settings (agent.json) on the host, and start the agent again."),
     ),
+    "install.source_not_allowed": (
+        _("The owner of this host does not allow installs from %(source)s."),
+        _("Add it to install_sources in the agent's settings (agent.json) on the host, and start the agent again."),
+    ),
     "install.platform": (
         _("vLLM is built for Linux on x86_64 and aarch64; this host is %(machine)s."),
         _("Choose another host."),

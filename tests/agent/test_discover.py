@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from panel.fleet.agent import discover, flag_schema, task
+from panel.fleet.agent import discover, files, flag_schema, task
 from panel.fleet.agent.config import Config
 from panel.fleet.agent.provision import BUILDING, write_marker
 from panel.fleet.wire import RuntimesTask
@@ -156,3 +157,46 @@ def test_sglang_is_told_from_its_distributions(settings: Config, tmp_path: Path)
 )
 def test_the_device_behind_a_platform(found: dict[str, str], device: str) -> None:
     assert discover.device_of(found) == device
+
+
+@pytest.mark.parametrize("does", ["exec head -c 300000000 /dev/zero", "yes '{me}' & sleep 60", "sleep 60 & sleep 60"])
+def test_an_engine_that_talks_without_end_or_hangs_costs_neither_memory_nor_processes(
+    settings: Config, tmp_path: Path, does: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discover, "VERSION_S", 1.0)
+    me = str(tmp_path)
+    path = script(tmp_path / "v" / "bin" / "ollama", f"#!/bin/sh\n: {me}\n{does.format(me=me)}\n")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    item = discover.Asker(settings).ask(path, "folder")
+    assert (item["version"], item["refusal"]["code"]) == ("", "engine_not_used_yet")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10, "KiB"
+    sessions = {
+        os.getsid(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit() and is_of(entry, me)
+    }
+    assert not sessions, "nothing that it started is left"
+
+
+def is_of(entry: Path, text: str) -> bool:
+    try:
+        return text.encode() in (entry / "cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of another user")
+def test_an_engine_that_another_user_could_exchange_is_none(settings: Config, tmp_path: Path) -> None:
+    mine = make_fake_engine(tmp_path / "mine" / "bin", version="0.33.0")
+    home = tmp_path / "bob"
+    (home / "env" / "bin").mkdir(parents=True)
+    (home / "env" / "bin" / "vllm").symlink_to(mine)
+    make_fake_engine(home / "copied" / "bin", version="0.33.0")  # by root, in a folder of bob's
+    os.chown(home, 65534, 65534)
+    os.chown(home / "env" / "bin" / "vllm", 65534, 65534, follow_symlinks=False)
+    open_to_all = make_fake_engine(tmp_path / "shared" / "bin", version="0.33.0")
+    (tmp_path / "shared" / "bin").chmod(0o777)
+    found, wrong = discover.look([str(home), str(home / "env"), str(tmp_path / "shared"), str(tmp_path / "mine")])
+    assert found == [mine]
+    assert {refusal.code for _path, refusal in wrong} == {"executable_not_an_engine"} and len(wrong) == 4
+    registry = files.Registry(settings, {})
+    registry.register([{"executable": str(mine)}, {"executable": str(open_to_all)}])
+    assert registry.allows(str(mine)) and not registry.allows(str(open_to_all))

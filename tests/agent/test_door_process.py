@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -220,3 +221,27 @@ def test_the_address_is_that_of_the_way_to_the_panel() -> None:
     assert own_address("http://127.0.0.1:8000") == "127.0.0.1"
     assert own_address("http://[::1]:8000") in ("::1", "")
     assert own_address("not an address") == ""
+
+
+def test_strangers_neither_fill_its_log_nor_take_its_connections(door_host: Host, fake_panel: FakePanel) -> None:
+    job_id = with_engine(door_host, fake_panel)
+    port = opened(door_host, fake_panel).port
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    for _ in range(200):
+        with tls.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=20)) as stranger:
+            stranger.sendall(b"NONSENSE\r\n\r\n")
+            stranger.recv(1000)
+    assert (door_host.dir / "door/door.log").stat().st_size < 20_000
+    found = running(door_host)
+    assert found is not None
+    soft, hard = resource.prlimit(found.process.pid, resource.RLIMIT_NOFILE)
+    assert soft == hard
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(20)]
+    try:
+        assert ask(port, job_id)[0] == 200
+        silent[0].settimeout(30)
+        assert silent[0].recv(1) == b"", "who says nothing is let go"
+    finally:
+        for sock in silent:
+            sock.close()

@@ -74,6 +74,45 @@ def test_the_owner_of_the_host_can_forbid_installs() -> None:
     assert refused.value.refusal.code == "install.forbidden"
 
 
+def test_the_owner_of_the_host_says_from_where(tmp_path: Any) -> None:
+    (tmp_path / "wheels" / "new").mkdir(parents=True)
+    (tmp_path / "wheels" / "out").symlink_to(tmp_path)
+    sources = ["https://index.example/simple", "http://proxy.example:3128", str(tmp_path / "wheels")]
+    good: list[dict[str, Any]] = [
+        {},
+        {"index_url": "https://index.example/simple/"},
+        {"extra_index_urls": ["https://index.example:443/simple/cpu"], "proxy": "http://proxy.example:3128"},
+        {"secret_env": {"BERTH_PIP_INDEX_URL": "https://me:pa55word@index.example/simple"}},
+        {"wheel_folder": str(tmp_path / "wheels" / "new")},
+        {"find_links": [f"file://{tmp_path}/wheels"]},
+    ]
+    for fields in good:
+        guard.check_install(task(**fields), True, sources)
+    bad: list[dict[str, Any]] = [
+        {"index_url": "https://index.example.evil.example/simple"},
+        {"index_url": "https://index.example/simplest"},
+        {"index_url": "https://index.example/simple/../other"},
+        {"index_url": "https://index.example/simple/%2e%2e/other"},
+        {"index_url": "http://index.example/simple"},
+        {"index_url": "https://index.example:444/simple"},
+        {"extra_index_urls": ["https://index.example/simple", "https://evil.example/s"]},
+        {"find_links": ["file:///tmp"]},
+        {"proxy": "http://evil.example:3128"},
+        {"wheel_folder": str(tmp_path / "wheels" / "out")},
+        {"wheel_folder": "/tmp"},
+        {"secret_env": {"BERTH_PIP_FIND_LINKS": "https://me:pa55word@evil.example/x?key=pa55word"}},
+    ]
+    for fields in bad:
+        guard.check_install(task(**fields), True)
+        with pytest.raises(guard.Refused) as refused:
+            guard.check_install(task(**fields), True, sources)
+        assert refused.value.refusal.code == "install.source_not_allowed", fields
+        assert "pa55word" not in refused.value.refusal.params["source"]
+    guard.check_install(task(), True, [])
+    with pytest.raises(guard.Refused):
+        guard.check_install(task(index_url="https://index.example/simple"), True, [])
+
+
 def test_a_secret_of_another_name_is_refused() -> None:
     with pytest.raises(guard.Refused) as refused:
         guard.check_install(task(secret_env={"LD_PRELOAD": "/tmp/x.so"}), True)

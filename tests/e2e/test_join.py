@@ -3,10 +3,13 @@
 The script runs under sh with a home of its own and without systemd; engines are small scripts.
 """
 
+import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -280,3 +283,102 @@ def test_only_one_script_at_a_time(stack: Stack, box: Machine) -> None:
         assert done.returncode == 1 and "runs already" in done.stderr
     assert box.script("--update").returncode == 0
     assert subprocess.run(["sh", str(box.dir / "berth-join.sh"), "--help"], capture_output=True).returncode == 0
+
+
+def other_user(box: Machine) -> str:
+    """A user without rights, and a Python that it can run with the tests' packages; skips where there is none."""
+    from panel.fleet import agent_bundle
+
+    box.home.chmod(0o755)
+    box.prepare(agent_bundle.requirements())
+    (python,) = (box.dir / "venvs").glob("*/bin/python")
+    packages = ":".join(path for path in sys.path if path.endswith("-packages"))
+    python.write_text(f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:{packages}"\nexec /usr/bin/python3 "$@"\n')
+    for folder in (*python.parents,):
+        if folder.is_relative_to(box.home):
+            folder.chmod(0o755)
+    python.chmod(0o755)
+    if os.getuid() != 0:
+        pytest.skip("only root can run the agent as another user")
+    asked = ["su", "-s", "/bin/sh", "-c", f"{python} -c 'import httpx, psutil, pydantic, uvicorn'", "nobody"]
+    if subprocess.run(asked, capture_output=True, timeout=60).returncode != 0:
+        pytest.skip("no Python here that another user could run with these packages")
+    return "nobody"
+
+
+@pytest.fixture
+def shared(stack: Stack) -> Iterator[Machine]:
+    """A machine whose folder others may enter, as /var/lib is."""
+    with tempfile.TemporaryDirectory(prefix="berth-box-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        with machine(Path(folder) / "box") as made:
+            yield made
+
+
+def test_an_agent_of_another_user_leads_root_nowhere(stack: Stack, shared: Machine) -> None:
+    user = other_user(shared)
+    done = shared.paste(made_code("gpu-12")["command"], "--user", user)
+    assert done.returncode == 0, done.stdout + done.stderr
+    row = reported("gpu-12")
+    assert [psutil.Process(pid).username() for pid in shared.agents()] == [user]
+    assert "--user" not in shared.script("--update").stdout
+    assert f"runs as {user}" in shared.script("--update").stderr
+    # What an engine that went bad could leave for root in its user's folder.
+    mine = shared.home / "mine"
+    mine.write_text("root's")
+    mine.chmod(0o600)
+    for name in ("token.new", "agent.json.new", "panel-ca.pem"):
+        (shared.dir / "agent" / name).symlink_to(mine)
+    again = shared.paste(made_code("gpu-12", again="on")["command"])
+    assert mine.read_text() == "root's" and mine.owner() == "root", again.stdout + again.stderr
+    assert [psutil.Process(pid).username() for pid in shared.agents()] == [user], "the older agent goes on"
+    for name in ("token.new", "agent.json.new", "panel-ca.pem"):
+        (shared.dir / "agent" / name).unlink()
+    done = shared.paste(made_code("gpu-12", again="on")["command"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert shared.config()["host_id"] == row.pk
+    done = shared.script("--remove", "--yes")
+    assert done.returncode == 0 and not shared.dir.exists() and not shared.agents(), done.stdout + done.stderr
+    assert host("gpu-12").link_trouble["code"] == "link.left"
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_lost_connection_while_it_updates_leaves_an_agent_that_runs(
+    stack: Stack, box: Machine, number: signal.Signals
+) -> None:
+    joined(box, f"gpu-13-{number}")
+    command = made_code(f"gpu-14-{number}")["command"]
+    (python,) = (box.dir / "venvs").glob("*/bin/python")
+    waiting = box.home / "waiting"
+    slow = f'case "$*" in *--join*) touch {waiting}; exec sleep 1.5 ;; esac'
+    python.write_text(f'#!/bin/sh\n{slow}\nexec {sys.executable} "$@"\n')
+    script = ["sh", str(box.dir / "berth-join.sh"), code_of(command), "--dir", f"{box.dir}/", "--no-service"]
+    with (box.home / "out").open("w") as out:
+        asked = subprocess.Popen(script, cwd=box.home, env=box.env, stdout=out, stderr=out)
+    until(waiting.exists, why="it is at the panel")
+    assert not box.agents()
+    asked.send_signal(number)
+    assert asked.wait(30) == 128 + number
+    assert len(box.agents()) == 1, (box.home / "out").read_text()
+
+
+def test_one_folder_is_one_folder_however_it_is_written(stack: Stack, box: Machine) -> None:
+    joined(box, "gpu-15")
+    (before,) = box.agents()
+    for written in (f"{box.dir}/", f"{box.home}//./berth", "berth/"):
+        done = box.sh(str(box.dir / "berth-join.sh"), "--dir", written, "--no-service")
+        assert done.returncode == 0, done.stdout + done.stderr
+        (after,) = box.agents()
+        assert after != before, written
+        before = after
+    odd = box.home / "it's here"
+    odd.mkdir()
+    for folder, words in ((odd, "berth"), (box.home, "berth/../berth")):
+        done = subprocess.run(
+            ["sh", str(box.dir / "berth-join.sh"), "--dir", words, "--no-service"],
+            cwd=folder,
+            env=box.env,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 1 and "the folder's name" in done.stderr, done.stderr

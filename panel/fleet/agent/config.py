@@ -52,6 +52,7 @@ class Config:
     door_address: str = ""  # where the panel reaches it; "" for this machine's address on the way to the panel
     report_s: float = 10.0
     allow_install: bool = True  # False: the panel may neither install nor remove engines here
+    install_sources: list[str] | None = None  # addresses and folders that an install may name; None: any
 
     @property
     def managed_folder(self) -> Path:
@@ -161,6 +162,7 @@ FIELDS: dict[str, Any] = {
     "door_address": lambda value: isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9.:_-]{0,253}", value) is not None,
     "report_s": lambda value: isinstance(value, int | float) and value > 0,
     "allow_install": lambda value: isinstance(value, bool),
+    "install_sources": lambda value: value is None or _is_list(value),
 }
 
 

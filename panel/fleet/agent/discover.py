@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import re
-import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ log = logging.getLogger("task")
 
 TOTAL_S = 600.0  # for all engines together; less than a discovery may take
 VERSION_S = 20.0
+MAX_OUTPUT = 1 << 20  # bytes of an answer to --version
 MAX_ENTRIES = 2000  # of a named folder
 MAX_KEPT = 300
 FORMAT = 1  # raise it when what is kept changes
@@ -68,9 +68,9 @@ def look(folders: Iterable[str]) -> tuple[list[Path], list[tuple[str, Refusal]]]
             wrong.append((text, Refusal(code="folder_missing", params={"path": text[:500]})))
             continue
         here = list(dict.fromkeys(below(folder)))
-        found += [path for path in here if files.is_engine(path)]
+        found += [path for path in here if files.is_named_engine(path)]
         # An environment that others may write to could be swapped between the question and the start.
-        bad = [str(path) for path in here if not files.is_engine(path)]
+        bad = [str(path) for path in here if not files.is_named_engine(path)]
         wrong += [(path, Refusal(code="executable_not_an_engine", params={"path": path[:500]})) for path in bad]
         if not here:
             wrong.append((text, Refusal(code="folder_without_engine", params={"path": text[:500]})))
@@ -227,19 +227,8 @@ def _sglang(path: Path) -> dict[str, Any]:
 
 
 def _output(argv: list[str], timeout_s: float) -> str:
-    """What a short command prints, on both ways; "" when it cannot be run or hangs."""
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=flag_schema.probe_env(),
-            timeout=max(0.1, timeout_s),
-            check=False,
-            start_new_session=True,
-        )
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        log.warning("%s: %s", argv[0], exc)
-        return ""
-    return done.stdout[-20000:].decode("utf-8", "replace")
+    """What a short command prints, on both ways; "" when it cannot be run, hangs, or does not stop talking."""
+    code, output = flag_schema.run_bounded(argv, timeout_s, MAX_OUTPUT)
+    if code:
+        log.warning("%s: %s", argv[0], code)
+    return "" if code else output[-20000:].decode("utf-8", "replace")

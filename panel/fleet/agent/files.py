@@ -35,6 +35,39 @@ def is_engine(path: Path) -> bool:
     return stat.S_ISREG(found.st_mode) and mine and os.access(path, os.X_OK)
 
 
+def in_safe_place(path: Path) -> bool:
+    """Whether nobody but this user or root can put something else at this path, or at what it leads to.
+
+    For paths that the panel names: an environment in another user's home could be swapped between the question and
+    the start, a link in it likewise, and an engine calls the tools that lie beside it. A folder with the sticky bit,
+    such as /tmp, lets nobody exchange what is another's. Who is in the group of a folder is its owner's business.
+    """
+    try:
+        places = {
+            *path.absolute().parents,
+            *path.resolve().parents,
+            *path.parent.resolve().parents,
+            path.parent.resolve(),
+        }
+        return all(_is_safe(place) for place in places) and path.lstat().st_uid in (os.getuid(), 0)
+    except (OSError, RuntimeError):
+        return False
+
+
+def _is_safe(folder: Path) -> bool:
+    for found in (folder.lstat(), folder.stat()):  # a link of another's could be led elsewhere
+        if found.st_uid not in (os.getuid(), 0):
+            return False
+        if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+            return False
+    return True
+
+
+def is_named_engine(path: Path) -> bool:
+    """An engine where the panel said."""
+    return is_engine(path) and in_safe_place(path)
+
+
 def engine_of(executable: str) -> str:
     """Which engine an executable's name promises; an unknown name is taken for a vLLM that someone renamed."""
     name = Path(executable).name
@@ -82,7 +115,7 @@ def candidates(
                 found.setdefault(str(path), (path, origin))
 
     add(config.runtimes, "named")
-    add((Path(p) for p in named if is_engine(Path(p))), "named")
+    add((Path(p) for p in named if is_named_engine(Path(p))), "named")
     add(in_cache(config.managed_folder), "cache")
     add(folders, "folder")
     add(on_path(env), "path")
@@ -95,7 +128,7 @@ def named_refusals(config: Config, named: Iterable[str]) -> list[tuple[str, Refu
     refused = []
     for text in named:
         path = Path(text)
-        if text in own or is_engine(path):
+        if text in own or is_named_engine(path):
             continue
         code = "executable_missing" if not path.exists() else "executable_not_an_engine"
         refused.append((text, Refusal(code=code, params={"path": text[:500]})))
@@ -130,7 +163,7 @@ class Registry:
         if not is_engine(path):
             return False
         return (
-            executable in self._found
+            (executable in self._found and in_safe_place(path))
             or inside(path.parent, [self.config.managed_folder])
             or any(str(found) == executable for found in on_path(self.env))
         )

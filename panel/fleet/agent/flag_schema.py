@@ -250,13 +250,39 @@ def _probe(executable: Path, deadline: float, env: Mapping[str, str]) -> dict[st
         return _failure(stopped, _tail(err)) if stopped else _read(child.returncode, out, err)
 
 
-def _wait(child: subprocess.Popen[bytes], deadline: float, files: tuple[Path, ...]) -> str:
+def run_bounded(
+    argv: list[str], timeout_s: float, most: int, env: Mapping[str, str] | None = None
+) -> tuple[str, bytes]:
+    """(code of a failure or "", the newest `most` bytes that a short command printed). Nothing of it is left then."""
+    with tempfile.TemporaryFile() as out:
+        try:
+            child = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=probe_env(env),
+                start_new_session=True,
+            )
+        except OSError as exc:
+            return exc.strerror or str(exc), b""
+        try:
+            stopped = _wait(child, time.monotonic() + max(0.1, timeout_s), (out.fileno(),), most)
+        finally:
+            _end_session(child)
+        out.seek(max(0, os.fstat(out.fileno()).st_size - most))
+        return stopped, out.read(most)
+
+
+def _wait(
+    child: subprocess.Popen[bytes], deadline: float, files: tuple[Path | int, ...], most: int = MAX_OUTPUT
+) -> str:
     """Wait for the end; returns the code of why it has to be ended before, or ''."""
     pause = 0.01
     while not _ended(child):
         if time.monotonic() >= deadline:
             return "timeout"
-        if any(file.stat().st_size > MAX_OUTPUT for file in files):
+        if any(os.stat(file).st_size > most for file in files):  # noqa: PTH116 - a handle has no path
             return "too_much_output"
         time.sleep(pause)
         pause = min(pause * 1.5, 0.1)

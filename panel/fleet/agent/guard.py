@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,17 +130,28 @@ def check_engine(task: EngineTask, limits: Limits) -> None:
             raise Refused("gpu_uuid", uuid=uuid[:100])
 
 
-def check_install(task: InstallTask, allowed: bool) -> None:
-    """Raises Refused when this host's owner forbids installs, or when a field could mean anything else to pip."""
+def check_install(task: InstallTask, allowed: bool, sources: Sequence[str] | None = None) -> None:
+    """Raises Refused when this host's owner forbids installs, or when a field could mean anything else to pip.
+
+    `sources`: the owner's list of package sources that an order may name; None for no such list.
+    """
     if not allowed:
         raise Refused("install.forbidden")
     for name in task.secret_env:
         if name not in install_plan.SECRET_NAMES:
             raise Refused("environment_not_allowed", name=name[:100])
     try:
-        install_plan.check_request(task, task.secret_env)
+        request = install_plan.check_request(task, task.secret_env)
     except install_plan.Invalid as exc:
         raise Refused("install.order_invalid", field=str(exc)) from exc
+    if sources is None:
+        return
+    folders = [Path(source.removeprefix("file://")) for source in sources if source.startswith(("/", "file:///"))]
+    for address in (request.index_url, *request.extra_urls, *request.links, request.proxy, request.wheel_folder):
+        local = address.removeprefix("file://")
+        known = inside(Path(local), folders) if local[:1] == "/" else install_plan.is_below(address, sources)
+        if address and not known:
+            raise Refused("install.source_not_allowed", source=install_plan.without_login(address)[:200])
 
 
 # --- paths ----------------------------------------------------------------------------------------------------------

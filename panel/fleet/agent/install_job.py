@@ -32,7 +32,9 @@ def install(settings: Config, task: InstallTask, folder: Path) -> JobResult:
         os.environ.pop(name)  # nothing that is started from here needs them under these names
     teller = _teller(folder, [*secret.values(), *(value for name, value in env.items() if "PIP_" in name)])
     try:
-        guard.check_install(task, settings.allow_install)
+        guard.check_install(
+            task.model_copy(update={"secret_env": secret}), settings.allow_install, settings.install_sources
+        )
         request = check_request(task, secret)
         driver = _driver() if task.variant == "cuda" else Driver()
         made = Installer(settings.managed_folder, request, teller, env, driver).install()

@@ -38,7 +38,8 @@ GGUF_PLUGIN, GGUF_READER, FLASHINFER = "vllm-gguf-plugin", "gguf", "flashinfer-p
 SECRET_NAMES = ("BERTH_PIP_INDEX_URL", "BERTH_PIP_EXTRA_INDEX_URL", "BERTH_PIP_FIND_LINKS", "BERTH_PIP_PROXY")
 # No dash in front, no blank, no path: nothing of a request can become an option or a file of pip.
 VERSION = re.compile(
-    r"\d{1,6}(\.\d{1,6}){0,4}((a|b|rc)\d{1,6})?(\.post\d{1,6})?(\.dev\d{1,9})?(\+[a-z0-9]{1,40}(\.[a-z0-9]{1,40}){0,4})?"
+    r"\d{1,6}(\.\d{1,6}){0,4}((a|b|rc)\d{1,6})?(\.post\d{1,6})?(\.dev\d{1,9})?(\+[a-z0-9]{1,40}(\.[a-z0-9]{1,40}){0,4})?",
+    re.ASCII,
 )
 NAME = re.compile(r"[a-z0-9][a-z0-9+_-]*(\.[a-z0-9+_-]+)*")
 PRE_RELEASE = re.compile(r"(a|b|rc|\.dev)\d")
@@ -146,6 +147,34 @@ def _addresses(field_name: str, plain: Iterable[str], secret: Iterable[str]) -> 
         if not (proper or local) or _odd(text) or len(text) > 2000:
             raise Invalid(field_name)
     return tuple(found)
+
+
+def without_login(address: str) -> str:
+    """An address of http or https as it may be shown: no user, no password, no query."""
+    parts = urlsplit(address)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def is_below(address: str, sources: Iterable[str]) -> bool:
+    """Whether an address of http or https is one of these, or below one: same scheme, host and port."""
+    path = _place(address)[1]
+    if any(part in ("..", ".") for part in path) or "%" in address or "\\" in address:  # it could lead elsewhere
+        return False
+    for source in sources:
+        site, start = _place(source)
+        if site == _place(address)[0] and path[: len(start)] == start:
+            return True
+    return False
+
+
+def _place(address: str) -> tuple[tuple[Any, ...], list[str]]:
+    """((scheme, host, port), parts of the path) of an address."""
+    try:
+        parts = urlsplit(address)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return (None,), []
+    return (parts.scheme, parts.hostname, port), [part for part in parts.path.split("/") if part]
 
 
 def _odd(text: str) -> bool:

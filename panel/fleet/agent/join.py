@@ -165,6 +165,12 @@ def leave(folder: Path) -> int:
 
 def update(folder: Path) -> int:
     """Fetch the panel's script by the checked line and run it; it puts its own version in place of this one."""
+    owner = folder.stat().st_uid
+    if owner != os.getuid():
+        raise ConfigError(
+            f"{folder} is the user {owner}'s, and nobody else takes a program from that user's settings. Copy the "
+            "command from the panel's page for adding a host, with a code for this host."
+        )
     settings = config.load(folder)
     client = Client(settings)
     try:

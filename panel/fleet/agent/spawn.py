@@ -95,7 +95,7 @@ class Spawner:
     def check(self, task: AnyTask, used: Iterable[str] = ()) -> None:
         """Raises guard.Refused when this host must not do it. `used` are the programs of the living jobs."""
         if isinstance(task, InstallTask):
-            guard.check_install(task, self.config.allow_install)
+            guard.check_install(task, self.config.allow_install, self.config.install_sources)
         elif isinstance(task, RemoveTask):
             remove.check(self.config.managed_folder, task.executable, used, allowed=self.config.allow_install)
         if not isinstance(task, EngineTask):

@@ -17,6 +17,7 @@ import fcntl
 import json
 import logging
 import os
+import resource
 import socket
 import sys
 import time
@@ -28,6 +29,7 @@ from panel.fleet.door import needed
 from panel.fleet.door.host import Book, HostDoor
 from panel.fleet.door.limits import Limits
 from panel.fleet.door.mark import code_mark
+from panel.fleet.door.sparse import Sparse
 from panel.fleet.door.upstream import notice_a_cut
 
 log = logging.getLogger("berth.door")
@@ -94,6 +96,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--bind", required=True, metavar="ADDRESS:PORT")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(Sparse())  # its log is a file, and whoever reaches the port can make it say something
+    # Strangers hold connections too, until they have shown no key: the few that a shell allows would be theirs soon.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     folder: Path = args.dir
     lock = take_lock(folder)
     if lock < 0:

@@ -95,6 +95,8 @@ def config(app: Any, tls: tuple[Path, Path]) -> uvicorn.Config:
     )
     made.load()
     assert made.ssl is not None
+    # Uvicorn has no setting for it: one who connects and says nothing would hold a connection for a minute.
+    asyncio.constants.SSL_HANDSHAKE_TIMEOUT = Limits.head_s  # type: ignore[attr-defined]
     made.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
     return made
 

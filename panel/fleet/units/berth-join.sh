@@ -2,7 +2,7 @@
 # Makes this machine a host of the Berth panel at @PANEL@ (version @VERSION@).
 #
 #   sh berth-join.sh CODE [--pin sha256:...]       join; once more, with or without a code: update
-#   sh berth-join.sh --update                      put the panel's version of the agent in place
+#   sh berth-join.sh --update                      put the panel's version of the agent in place (not with --user)
 #   sh berth-join.sh --remove [--keep-engines]     undo all of it and tell the panel
 #
 #   --dir DIR      where everything goes (root: /var/lib/berth-agent, else ~/.local/share/berth-agent)
@@ -54,18 +54,21 @@ done
 ME=$(id -u)
 if [ "$ME" = 0 ]; then USUAL=/var/lib/berth-agent; else USUAL=${XDG_DATA_HOME:-$HOME/.local/share}/berth-agent; fi
 DIR=${DIR:-$USUAL}
+case "$DIR" in /*) ;; *) DIR=$(pwd)/$DIR ;; esac
 case "$DIR" in
   *[!A-Za-z0-9_./+@:,-]*) fail "the folder's name may hold letters, digits and _ . / + @ : , - only: $DIR" ;;
-  /*) ;;
-  *) DIR=$(pwd)/$DIR ;;
+  */.. | */../*) fail "the folder's name may not hold ..: $DIR" ;;
 esac
+# One folder, one spelling: its processes are found by it.
+DIR=$(printf %s "$DIR" | sed -e ':a' -e 's#/\./#/#g' -e 's#//#/#g' -e 'ta' -e 's#/\.$##' -e 's#\(.\)/$#\1#')
+case "$PIN" in *[!a-z0-9:]*) fail "--pin must be sha256: and 64 hexadecimal digits" ;; esac
 [ -z "$RUN_AS" ] || [ "$ME" = 0 ] || fail "--user works as root only"
 [ -z "$RUN_AS" ] || id -u "$RUN_AS" >/dev/null 2>&1 || fail "there is no user $RUN_AS here"
 if [ -e "$DIR/.berth-agent" ]; then
   # What an earlier run decided counts until it is said otherwise.
   [ "$(stat -c %u "$DIR/.berth-agent")" = "$ME" ] || fail "$DIR belongs to $(stat -c %U "$DIR/.berth-agent"): run this as that user"
   if [ "$ME" = 0 ] && [ -z "$RUN_AS" ] && [ -e "$DIR/agent/token" ]; then
-    RUN_AS=$(stat -c %U "$DIR/agent/token")
+    RUN_AS=$(stat -c %U "$DIR/agent") # what lies in it may be of any make: it is that user's
     [ "$RUN_AS" != root ] || RUN_AS=''
   fi
   [ ! -e "$DIR/no-service" ] || SERVICE=no
@@ -151,9 +154,25 @@ UNIT
   mv "$UNIT.new" "$UNIT"
 }
 
+# The agent's own words (join, check, leave ...) are its user's: root neither reads nor writes in that user's folder, where
+# a link could lead it anywhere. No word holds a quote.
+as_agent() {
+  [ -n "$RUN_AS" ] || { "$DIR/berth-agent" "$@"; return; }
+  words=''
+  for word in "$@"; do words="$words '$word'"; done
+  su -s /bin/sh -c "exec '$DIR/berth-agent'$words" "$RUN_AS"
+}
+own_lock() {
+  if command -v flock >/dev/null 2>&1; then
+    exec 9>>"$DIR/.berth-agent"
+    flock -n 9 || fail "this script runs already for $DIR"
+  fi
+}
+
 # --- remove ----------------------------------------------------------------------------------------------------------
 remove() {
   [ -e "$DIR/.berth-agent" ] || fail "there is no agent of Berth in $DIR"
+  own_lock
   running=0
   for entry in /proc/[0-9]*; do
     job=$({ tr '\0' '\n' <"$entry/environ"; } 2>/dev/null | sed -n 's/^BERTH_JOB=//p' | head -n 1) || continue
@@ -167,8 +186,8 @@ remove() {
   fi
   stop_agent
   if [ -x "$DIR/berth-agent" ] && [ -e "$DIR/agent/token" ]; then
-    [ "$KEEP_ENGINES" = yes ] || "$DIR/berth-agent" --stop-all || fail "not all engines ended; nothing was removed"
-    "$DIR/berth-agent" --leave || say "The panel was not told; forget this host on its page."
+    [ "$KEEP_ENGINES" = yes ] || as_agent --stop-all || fail "not all engines ended; nothing was removed"
+    as_agent --leave || say "The panel was not told; forget this host on its page."
   fi
   for pid in $(doors); do kill "$pid" 2>/dev/null || true; done
   if our_unit; then
@@ -245,10 +264,7 @@ install() {
   if [ -n "$(ls -A "$DIR")" ] && [ ! -e "$DIR/.berth-agent" ]; then fail "$DIR is not empty and not of this script"; fi
   : >>"$DIR/.berth-agent"
   [ "$SERVICE" = yes ] || : >"$DIR/no-service"
-  if command -v flock >/dev/null 2>&1; then
-    exec 9>>"$DIR/.berth-agent"
-    flock -n 9 || fail "this script runs already for $DIR"
-  fi
+  own_lock
   free=$(df -Pk "$DIR" | awk 'NR == 2 { print int($4 / 1024) }')
   [ "$free" -ge $NEED_MIB ] || fail "$DIR has $free MiB free; $NEED_MIB MiB are needed"
   CODE_DIR=$DIR/versions/$VERSION-$(printf %.12s "$BUNDLE_SHA256")
@@ -305,18 +321,20 @@ authority() {
 PEM
 }
 join() {
-  mkdir -p "$DIR/agent"
   set -- --join "$PANEL"
   if [ -n "$PIN" ]; then
     set -- "$@" --pin "$PIN"
   elif [ -n "$(authority)" ]; then
-    authority >"$DIR/agent/panel-ca.pem"
-    set -- "$@" --ca-file "$DIR/agent/panel-ca.pem"
+    authority >"$DIR/panel-ca.pem"
+    chmod 0644 "$DIR/panel-ca.pem"
+    set -- "$@" --ca-file "$DIR/panel-ca.pem"
   fi
   [ "$PLAIN_HTTP" != yes ] || set -- "$@" --plain-http
-  if NAME=$(BERTH_JOIN_CODE=$CODE "$DIR/berth-agent" "$@"); then
+  export BERTH_JOIN_CODE="$CODE"
+  if NAME=$(as_agent "$@"); then
+    unset BERTH_JOIN_CODE
     say "Joined as $NAME."
-  elif [ -e "$DIR/agent/token" ] && "$DIR/berth-agent" --check; then
+  elif unset BERTH_JOIN_CODE && [ -e "$DIR/agent/token" ] && as_agent --check; then
     say "This machine had joined before, and the panel knows it; the code was not needed."
   else
     return 1
@@ -327,6 +345,8 @@ if [ "$ACT" = remove ]; then remove; exit 0; fi
 [ -n "$CODE" ] || [ -e "$DIR/agent/token" ] || { [ "$ACT" = join ] && usage 1; fail "there is no agent in $DIR to update"; }
 # A script that lies here for long knows an older version; the agent fetches the panel's own by the line it trusts.
 if [ "$ACT" = update ] && [ "$0" != "$DIR/update.sh" ] && [ -x "$DIR/berth-agent" ]; then
+  [ -z "$RUN_AS" ] || fail "this agent runs as $RUN_AS, and root takes no program from that user's settings. Copy the command
+from the panel's page instead, with a code for this host: $PANEL/hosts/new"
   exec "$DIR/berth-agent" --update
 fi
 case "$PANEL" in
@@ -337,18 +357,23 @@ install
 was_running=$(agents)
 # Whatever fails from here on, an agent that was here before goes on.
 trap 'if [ -n "$was_running" ] && [ "$START" = yes ] && [ -x "$DIR/berth-agent" ]; then start_agent; fi' EXIT
+# Also a lost connection or Ctrl-C: not every shell runs the line above then.
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
 stop_agent
 write_command
-joined=yes
-if [ -n "$CODE" ] && [ "$ACT" = join ]; then join || joined=no; fi
+mkdir -p "$DIR/agent"
 if [ -n "$RUN_AS" ]; then
   # The agent's user writes in its own folder only; what it runs stays root's.
   chmod a+rx "$DIR" "$DIR/versions" "$DIR/venvs"
   chmod -R a+rX "$CODE_DIR" "$VENV"
-  chown -R "$RUN_AS" "$DIR/agent"
+  [ "$(stat -c %U "$DIR/agent")" = "$RUN_AS" ] || chown -R "$RUN_AS" "$DIR/agent"
 fi
+joined=yes
+if [ -n "$CODE" ] && [ "$ACT" = join ]; then join || joined=no; fi
 [ $joined = yes ] || fail "this machine has not joined. A new code comes from the panel: $PANEL/hosts/new"
-trap - EXIT
+trap - EXIT HUP INT TERM
 if [ "$START" = yes ]; then start_agent; fi
 sweep
 [ "$0" != "$DIR/update.sh" ] || rm -f "$0"
