@@ -6,7 +6,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_noop as _
 from ninja import Query, Router, Status
 
-from deployments import portable, preflight, queries, services
+from deployments import preflight, queries, services
+from deployments.hidden import restored
 from deployments.models import Deployment
 from deployments.schemas import (
     DeploymentChange,
@@ -110,7 +111,7 @@ def change_deployment(request: HttpRequest, deployment_id: int, body: Deployment
     assert row.revision is not None
     old = DeploymentSpec.model_validate(row.revision.spec)
     sent = body.spec.model_dump(mode="json", exclude_unset=True)
-    values = {**old.model_dump(mode="json"), **portable.unmasked(sent, row.revision.spec)}
+    values = {**old.model_dump(mode="json"), **restored(sent, row.revision.spec)}
     spec = services.parse_spec(values)
     # what was not sent was taken from this revision: a newer one must not be undone by it
     services.edit(row, spec=spec, actor=request.auth, base_number=body.revision or row.revision.number)

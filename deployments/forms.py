@@ -6,8 +6,10 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
+from deployments.hidden import restored
 from deployments.services import NAME_HINT, parse_spec
 from deployments.spec import NAME, DeploymentSpec
+from panel.core.mask import mask
 
 # form field → the engine's option of the same meaning; empty fields leave the choice to the engine.
 OPTION_FIELDS = ("max_model_len", "max_num_seqs", "gpu_memory_utilization", "dtype")
@@ -93,7 +95,7 @@ class DeploymentForm(forms.Form):
                 "task": data["task"],
                 "options": options,
                 "kv_cache_gib": data["kv_cache_gib"],
-                "extra_args": data["extra_args"],
+                "extra_args": restored(data["extra_args"], values.get("extra_args", [])),
                 "restart": restart,
             }
         )
@@ -111,7 +113,7 @@ class DeploymentForm(forms.Form):
             "gpu_count": spec.gpu_count,
             "task": spec.task,
             "kv_cache_gib": spec.kv_cache_gib,
-            "extra_args": shlex.join(spec.extra_args),
+            "extra_args": shlex.join(mask(spec.extra_args)),
             "restart": spec.restart.policy,
             **{key: spec.options.get(key) for key in OPTION_FIELDS},
         }

@@ -22,6 +22,7 @@ from django.utils.translation import gettext_lazy, gettext_noop
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from deployments import names, services
+from deployments.hidden import restored
 from deployments.models import Deployment
 from deployments.spec import NAME, DeploymentSpec, diff
 from deployments.states import Desired
@@ -30,7 +31,7 @@ from deployments.yaml_lines import dump as as_yaml
 from panel.accounts.access import require
 from panel.core.errors import Conflict, Invalid, PanelError
 from panel.core.locks import Lock, lock_until_commit
-from panel.core.mask import HIDDEN, mask
+from panel.core.mask import mask
 from panel.core.validation import fields, sentence
 
 MOST_BYTES = 256 << 10
@@ -248,7 +249,7 @@ def _plan(item: Any, row: Deployment | None, shelf: names.Shelf) -> Applied:
     values = item.model_dump(mode="json", exclude=set(_Named.model_fields))
     old = DeploymentSpec.model_validate(row.revision.spec) if row is not None and row.revision is not None else None
     if old is not None:
-        values = unmasked(values, old.model_dump(mode="json"))
+        values = restored(values, old.model_dump(mode="json"))
     spec = services.parse_spec({**values, **shelf.numbers(item)})
     changes = diff(old, spec) if old is not None else {}
     shown = {name: [mask(before, name), mask(after, name)] for name, (before, after) in changes.items()}
@@ -282,18 +283,3 @@ class _Made(Applied):
     @property
     def run(self) -> str:
         return ""
-
-
-def unmasked(sent: Any, kept: Any) -> Any:
-    """What was sent, with hidden secrets that came back unchanged put in again."""
-    if isinstance(sent, dict):
-        kept = kept if isinstance(kept, dict) else {}
-        return {name: _unmasked(item, kept.get(name), name) for name, item in sent.items()}
-    return sent
-
-
-def _unmasked(sent: Any, kept: Any, name: str) -> Any:
-    if isinstance(sent, dict):
-        return unmasked(sent, kept)
-    hidden = HIDDEN in (sent if isinstance(sent, str) else str(sent))
-    return kept if hidden and kept is not None and mask(kept, name) == sent else sent

@@ -16,6 +16,7 @@ PLAIN = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 LONGEST_NUMBER = 100  # characters; reading a longer one takes longer than its length
 MOST = 20_000  # values of one file
+LINE_ENDS = "\x85\u2028\u2029"
 
 
 class Mistake(Exception):
@@ -122,8 +123,16 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_str(self, data: str) -> Any:
+        # written as they are, these would be read again as the end of a line
+        style = '"' if any(sign in data for sign in LINE_ENDS) else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def dump(value: Any) -> str:

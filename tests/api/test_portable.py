@@ -99,6 +99,32 @@ def test_a_hidden_secret_stays(world: dict[str, Any]) -> None:
     assert [item["action"] for item in apply(text)] == ["unchanged"]
 
 
+def test_texts_of_any_signs_come_back_the_same(world: dict[str, Any]) -> None:
+    row = world["row"]
+    odd = [
+        "a\x85b",
+        "\u2028",
+        "x\u2029",
+        "\ufeff",
+        "on",
+        "1:30",
+        "=",
+        "<<",
+        "",
+        " a ",
+        "a\n\nb\t",
+        "\x01",
+        "#",
+        "~",
+        "1e3",
+        "é😀",
+    ]
+    spec = {**row.revision.spec, "options": {f"o{n}": text for n, text in enumerate(odd)}, "extra_args": odd}
+    Revision.objects.filter(pk=row.revision_id).update(spec=spec)
+    text = portable.dump(Deployment.objects.select_related("revision"))
+    assert [item["changes"] for item in apply(text)] == [{}]
+
+
 def test_several_forms_of_a_model_are_told_apart(world: dict[str, Any]) -> None:
     model = world["copy"].artifact.model
     second = Artifact.objects.create(

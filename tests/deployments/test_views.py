@@ -324,6 +324,21 @@ def test_a_taken_name_is_said_at_its_field_and_free_again_after_deletion(as_, co
     assert as_("operator").post(reverse("deployment-new"), form(copy)).status_code == 302
 
 
+def test_a_secret_flag_is_hidden_in_the_form_and_kept_by_it(as_, copy) -> None:
+    row = builders.make_deployment(copy, "hidden")
+    spec = {**row.revision.spec, "extra_args": ["--hf-token", "very-secret", "--seed", "1"]}
+    type(row.revision).objects.filter(pk=row.revision_id).update(spec=spec)
+    where = reverse("deployment-edit", args=[row.pk])
+    page = as_("operator").get(where)
+    assert "very-secret" not in text(page) and "--hf-token" in text(page)
+    form = page.context["form"]
+    sent = {name: form.initial.get(name) or "" for name in form.fields if name != "gpus"}
+    sent["extra_args"] = sent["extra_args"].replace("--seed 1", "--seed 2")
+    assert as_("operator").post(where, sent).status_code == 302
+    row.refresh_from_db()
+    assert row.revision.spec["extra_args"] == ["--hf-token", "very-secret", "--seed", "2"]
+
+
 def test_an_edit_is_a_new_revision_and_a_stale_one_is_refused(as_, copy) -> None:
     row = builders.make_deployment(copy)
     where = reverse("deployment-edit", args=[row.pk])
