@@ -87,7 +87,8 @@ def drop_before(month: date, *, actor: Any) -> Dropped:
     this = month_of(timezone.now())
     if month > this:
         raise MonthNotOver(params={"month": f"{this:%Y-%m}"})
-    make_ready()  # strays get tables, so that they go with their months
+    while make_ready():  # strays get tables, so that they go with their months; some at a time
+        pass
     with transaction.atomic():
         _wait_briefly()
         old = {begin: table for begin, table in sorted(_tables().items()) if begin < month}

@@ -67,6 +67,7 @@ def test_deploy_makes_and_starts(world: dict[str, Any]) -> None:
         (["logs", "team-chat", "--run", "99"], 2, "no such start"),
         (["logs", "team-chat", "--tail", "-1"], 2, "0 or more"),
         (["export", "nobody"], 2, "nobody"),
+        (["export", "-o", "/no/such/folder/file"], 2, "No such file"),
         (["apply", "/no/such/file"], 2, "No such file"),
     ],
 )  # fmt: skip

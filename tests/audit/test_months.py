@@ -93,6 +93,16 @@ def test_dropping_takes_what_is_older_and_says_so() -> None:
 
 
 @pytest.mark.django_db
+def test_all_goes_also_where_many_months_have_no_table() -> None:
+    """After years without a ticker, or of a clock that was wrong."""
+    for n in range(3, 3 + months.STRAY + 12):
+        put(later(THIS, -n))
+    gone = drop_before(THIS, actor=None)
+    assert gone.rows == len(gone.months) == months.STRAY + 12
+    assert list(Event.objects.values_list("verb", flat=True)) == ["audit.dropped"]
+
+
+@pytest.mark.django_db
 def test_the_present_month_stays() -> None:
     audit.record("login", actor=None)
     with pytest.raises(months.MonthNotOver):

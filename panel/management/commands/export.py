@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from deployments import portable, queries
 from deployments.yaml_lines import read
-from panel.management.shell import ShellCommand, named
+from panel.management.shell import REFUSED, ShellCommand, named
 
 
 class Command(ShellCommand):
@@ -22,7 +22,10 @@ class Command(ShellCommand):
         rows = [named(name) for name in options["names"]] or list(queries.listed())
         text = portable.dump(rows)
         if options["output"] is not None:
-            options["output"].write_text(text, encoding="utf-8")
+            try:
+                options["output"].write_text(text, encoding="utf-8")
+            except OSError as exc:
+                raise CommandError(f"{options['output']}: {exc.strerror}", returncode=REFUSED) from exc
         elif self.as_json:
             self.write_json(read(text).value)
         else:
