@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import measure
+from benchmarks import estimate, measure
 from benchmarks.measure import LIMITS
 from tests.panel.running import Panel
 from tests.waiting import free_port
@@ -65,6 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--without-door", action="store_true", help="leave out the door's cost (about a minute)")
     options = parser.parse_args()
+    good_estimates = estimate.main()
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as name:
         folder = Path(name)
         panel = Panel(folder / "data", free_port())
@@ -79,7 +80,7 @@ def main() -> int:
         from benchmarks import door
 
         door.main()
-    return 0 if good else 1
+    return 0 if good and good_estimates else 1
 
 
 if __name__ == "__main__":

@@ -65,10 +65,11 @@ def cache_bytes(geometry: Geometry, options: Options, context: int) -> float:
     if geometry.latent is not None:
         return len(geometry.layers) * context * (geometry.latent.kv_rank + geometry.latent.rope) * key
     token = geometry.kv_heads * geometry.head_dim * (key + value)
+    wide = (geometry.global_kv_heads or geometry.kv_heads) * (geometry.global_head_dim or geometry.head_dim)
     size = 0.0
     for kind in geometry.layers:
         if kind == "full":
-            size += context * token
+            size += context * wide * (key + value)
         elif kind in ("sliding", "chunked"):
             window = geometry.window or context
             size += min(context, round_up(window + options.micro_batch, CACHE_STEP)) * token

@@ -66,6 +66,7 @@ def memory(judge: Judge, case: Case, ranks: tuple[Rank, ...]) -> None:
     total = gpus.total_gib(case.gpu)
     if total is None:
         judge.note("gpu.unknown", gpu=case.gpu.name)
+        judge.certain = judge.certain and case.options.kv_gib is not None
         return
     wanted = total * case.utilisation
     if case.gpu.free_gib is not None and case.gpu.free_gib < wanted and case.options.kv_gib is None:

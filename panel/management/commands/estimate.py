@@ -141,7 +141,7 @@ def _answered(line: str) -> dict[str, Any]:
 
 def _facts(values: dict[str, Any]) -> ModelFacts:
     """`config` is the configuration itself, or the path of it or of the model."""
-    config = values.get("config") or values.get("path")
+    config = values.get("config", values.get("path"))
     if isinstance(config, dict):
         return facts_of_config(config)
     if isinstance(config, str) and config:
