@@ -204,6 +204,8 @@ def phase_of(root: Found, rule: Rule, start: Start) -> str:
     if framed:
         return framed
     if root.phase == "start":
+        if rule.code == "mem.oom_profile":
+            return "load"  # where memory runs out most often
         return rule.phase or ("import" if rule.code.startswith(("env.", "sglang.")) else "start")
     if root.phase == "load" and root.weights_in:
         return "profile"
@@ -229,7 +231,7 @@ def _by_phase(rule: Rule, phase: str, engine: str) -> Rule:
 def _confidence(root: Found, rule: Rule, number: int, evidence: Evidence) -> float:
     if root.rule is None:
         return 0.3
-    if rule.code in _GENERIC:
+    if rule.code in _GENERIC or rule.code == "config.invalid_config":
         return 0.45
     if rule.code == "mem.host_oom_killed":
         return (

@@ -91,11 +91,11 @@ class Reader:
         self.failed: Start | None = None  # the last start before it that had errors
         self.starts = 1
         self._rest = b""
-        self._dull: set[bytes] = set()
+        self._dull: set[bytes] = {b""}
         self._tired: dict[bytes, int] = {}
         self._heard: set[tuple[str, str]] = set()
         self._kinds = 0
-        self._recent: list[bytes] = []
+        self._before_this = b""  # the newest bytes that were looked at
         self._unheard = 0
         self._asgi = -LOOK_BACK * 2
         self._header: tuple[Found, int, str] | None = None
@@ -124,21 +124,13 @@ class Reader:
     def _block(self, block: bytes) -> None:
         if not self.known and self.engine not in ("sglang", "ollama"):
             self._guess(block)
-        lines = block.split(b"\n")
         kinds = block.translate(None, _DIGITS).split(b"\n")
-        dull = self._dull
-        fresh = [index for index, kind in enumerate(kinds) if kind not in dull]
-        if fresh:
-            self._look(lines, kinds, fresh)
-        self._recent = (
-            [*self._recent, *lines[:-1]][-LOOK_BACK:] if len(lines) < LOOK_BACK else lines[-LOOK_BACK - 1 : -1]
-        )
-        # Long lines are kept short, so that what is remembered stays small.
-        if len(block) > BLOCK // 2:
-            self._recent = [line[:MAX_TEXT] for line in self._recent][
-                -(BLOCK * 4 // max(1, len(block) // len(lines))) :
-            ]
-        self.count += len(lines) - 1
+        if not self._dull.issuperset(kinds):
+            lines = block.split(b"\n")
+            dull = self._dull
+            self._look(lines, kinds, [index for index, kind in enumerate(kinds) if kind not in dull])
+        self._before_this = block if len(block) >= BLOCK else (self._before_this + block)[-BLOCK:]
+        self.count += len(kinds) - 1
 
     def _guess(self, block: bytes) -> None:
         """Which engine prints this. SGLang prints vLLM's paths too, and Ollama those of llama.cpp."""
@@ -177,7 +169,7 @@ class Reader:
         if len(kind) <= MAX_TEXT:
             self._kinds += len(kind) + 80
             if self._kinds > MAX_KINDS:
-                self._dull.clear()
+                self._dull = {b""}
                 self._kinds = len(kind) + 80
             self._dull.add(kind)
 
@@ -227,7 +219,7 @@ class Reader:
             self.failed = start
         self.start = Start(phases.new_state(self.now), first_line=self.count + index + 1)
         self.starts += 1
-        self._dull.clear()
+        self._dull = {b""}
         self._kinds = 0
         self._tired.clear()
         self._heard.clear()
@@ -244,6 +236,9 @@ class Reader:
         text = line.text
         if not text or words.SKIPPED.match(text):
             return False
+        if "Exception in ASGI application" in text:
+            self._asgi = self.count + index + 1
+            return True
         quiet = line.level in ("DEBUG", "INFO", "WARNING")
         if quiet and not words.WARNED.search(text):
             return False
@@ -278,9 +273,6 @@ class Reader:
         generic = found.rule is not None and found.rule.code == "run.bug"
         if not found.served or not (generic or found.kind in ("unknown", "cause")):
             return False
-        if "Exception in ASGI application" in found.text:
-            self._unheard = 0
-        self._asgi = found.number
         if line.process:
             return line.process.startswith(("APIServer", "ApiServer"))
         return bool(words.SERVER_PLACE.match(line.place)) or (0 < found.number - self._asgi <= LOOK_BACK)
@@ -288,16 +280,22 @@ class Reader:
     def _keep(self, found: Found) -> None:
         if self.start.stopped and found.served and found.kind != "cause":
             return  # what is printed while it stops is no failure
-        # A process of the start before may repeat itself; it has said nothing else since.
-        if self.failed and found.process and found.process not in self.start.processes:
-            if any(_same(found, old) for old in self.failed.all):
-                return
+        if self.failed and self._of_before(found):
+            return
         if not found.served:
             if len(self.start.found) < MAX_FOUND:
                 self.start.found.append(found)
             return
         # While it serves, requests fail without harm; what ends the engine is among the last.
         self.start.late.append(found)
+
+    def _of_before(self, found: Found) -> bool:
+        """Whether a process of the start before repeats itself, while another has taken its place."""
+        if found.process in self.start.processes:
+            return False
+        name = found.process.partition(" ")[0]
+        replaced = any(other != found.process and other.partition(" ")[0] == name for other in self.start.processes)
+        return replaced and self.failed is not None and any(_same(found, old) for old in self.failed.all)
 
     def _follow(self, lines: list[bytes], index: int) -> bool:
         """The reason of a refused setting stands in one of the next lines. True while it is still looked for."""
@@ -325,7 +323,9 @@ class Reader:
     def _before(self, lines: list[bytes], index: int, line: Line) -> tuple[list[str], list[int]]:
         """The traceback that ends in this line: texts and numbers, of the same process only."""
         texts, numbers = [line.text[:2000]], [self.count + index + 1]
-        before = self._recent + lines[:index] if index < LOOK_BACK else lines[index - LOOK_BACK : index]
+        before = lines[max(0, index - LOOK_BACK) : index]
+        if index < LOOK_BACK:
+            before = [*self._before_this.split(b"\n")[:-1], *before]
         for back, raw in enumerate(reversed(before), 1):
             if back > LOOK_BACK or len(texts) > 3 * KEPT_LINES:
                 break

@@ -20,7 +20,7 @@ ERROR_WORDS: tuple[bytes, ...] = (
 CORE_MARKS: tuple[bytes, ...] = (b"version", b"server_args", b"startup", b"fired up", b"istening", b"aptur")
 MARK_WORDS: tuple[bytes, ...] = (
     *CORE_MARKS, b"platform", b"args", b"usage: ", b"rchitecture", b"max model len", b"multiple tasks", b"prefill",
-    b"nitializing", b"rontend to", b"engine process", b"worker ready", b"nccl", b"world", b"DP group", b"P2P access",
+    b"nitializing", b"rontend to", b"engine process", b"worker ready", b"nccl", b"world", b"DP group", b"assigned as", b"P2P access",
     b"backend", b"Model Runner", b"oading", b"Load", b"checkpoint", b"cache", b"ytecode", b"ompil", b"rofiling",
     b"instance can", b"KV", b"blocks", b"oncurrency", b"init engine", b"upported", b"Starting", b"routes", b"INFO:  ",
     b"throughput", b"Dumping input", b"torch dist", b"eight ", b"Memory pool", b"build", b"n_ctx", b"tensors: ",

@@ -85,15 +85,17 @@ def test_class_and_root_line_stay(name: str) -> None:
     assert result.root >= 0.95, result.wrong
 
 
-def test_a_log_that_holds_two_starts_is_explained_by_the_newest_that_failed() -> None:
-    """Where the log has a banner; without one the earliest error stands."""
+def test_of_several_starts_the_newest_that_failed_is_explained() -> None:
+    """A start is known by the engine's banner."""
+    newest = 0
     for sample in SAMPLES:
-        log, root = twice(sample)
-        found = read(log, sample.engine)
-        assert found.code == ("" if sample.healthy else sample.code), sample.name
-        again = root + (sample.log if sample.log.endswith(b"\n") else sample.log + b"\n").count(b"\n")
-        if found.facts["starts"] > 1 and sample.name not in ("058", "104") and sample.code:
-            assert found.root_line in range(root - 2, root + 3) or found.root_line in range(again - 2, again + 3), sample.name
+        once, again = read(sample.log, sample.engine), read(twice(sample)[0], sample.engine)
+        assert again.code == once.code, sample.name
+        if again.facts["starts"] <= once.facts["starts"] or once.root_line is None or sample.name == "058":
+            continue  # 058 holds two starts of its own, of which the first failed
+        assert again.root_line == once.root_line + twice(sample)[0].count(b"\n") // 2, sample.name
+        newest += 1
+    assert newest > 60
 
 
 @pytest.mark.parametrize("part", [1, 7, 61, 4096])

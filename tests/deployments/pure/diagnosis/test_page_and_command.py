@@ -1,0 +1,58 @@
+"""The page of all classes is current, and the command reads a log without a database."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deployments.diagnosis.catalogue import PAGE, page
+from deployments.diagnosis.rules import ALL
+from tests.deployments.pure.diagnosis.collected import DATA
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_the_page_is_current() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == page(), "run: python -m deployments.diagnosis.catalogue"
+    assert all(f"`{rule.code}`" in text for rule in ALL)
+
+
+def diagnose(tmp_path: Path, *given: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """The command in a process of its own. Its database cannot be reached."""
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "panel.settings", "BERTH_DATA": str(tmp_path / "data"),
+           "DATABASE_URL": "postgres://nobody:x@127.0.0.1:1/none", "REDIS_URL": "redis://127.0.0.1:1/0"}  # fmt: skip
+    command = [sys.executable, "manage.py", "diagnose", *given]
+    return subprocess.run(command, cwd=ROOT, env=env, input=stdin, capture_output=True, timeout=60, check=False)
+
+
+def test_json_has_the_promised_keys(tmp_path: Path) -> None:
+    ended = diagnose(tmp_path, str(DATA / "corpus" / "065.log"), "--json", "--engine", "vllm", "--exit-code", "1")
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert (found["class"], found["phase"], found["root_line"]) == ("mem.kv_lt_len", "kvcache", 7)
+    assert found["confidence"] > 0.9 and found["title"] and found["fixes"][0]["to"] == 23968
+    assert found["facts"]["engine"] == "vllm"
+
+
+def test_a_person_reads_the_cause_the_line_and_the_fixes(tmp_path: Path) -> None:
+    said = diagnose(tmp_path, str(DATA / "corpus" / "016.log")).stdout.decode()
+    assert "[tp.heads]" in said and "Line 29:" in said and "1. Change tensor_parallel_size from 3 to 2." in said
+
+
+def test_standard_input_and_a_signal(tmp_path: Path) -> None:
+    assert b"env.sigill" in diagnose(tmp_path, "-", "--signal", "SIGILL").stdout
+    assert b"not recognised" in diagnose(tmp_path, "-", "--exit-code", "1").stdout
+    healthy = (DATA / "healthy" / "vllm-0.32.0-cpu-stopped-by-term.log").read_bytes()
+    assert b"Nothing in this log failed" in diagnose(tmp_path, "-", "--signal", "TERM", stdin=healthy).stdout
+
+
+@pytest.mark.parametrize("given", [("/no/such.log",), ("-", "--signal", "SIGNONE"), ("-", "--exit-code", "x")])
+def test_what_cannot_be_read_is_refused_in_words(tmp_path: Path, given: tuple[str, ...]) -> None:
+    ended = diagnose(tmp_path, *given)
+    assert ended.returncode != 0 and ended.stderr and b"Traceback" not in ended.stderr
