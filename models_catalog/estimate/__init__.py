@@ -38,6 +38,8 @@ def estimate(facts: ModelFacts, options: Options, gpu: Gpu, engine_version: str 
     if scheme is None:
         told = options.scheme or (facts.quantisation.label if facts.quantisation else "")
         plan = unknown.unpacked(plan, options, Reason("scheme.unknown", {"scheme": told}))
+    elif not options.scheme and files.far_from_files(facts, facts.geometry, scheme):
+        plan = unknown.doubted(plan, Reason("weights.differ", files.difference(facts, facts.geometry, scheme)))
     if not facts.geometry.known:
         reason = Reason("model.unchecked", {"architecture": facts.architecture or facts.model_type})
         plan = unknown.widened(plan, facts, reason)
@@ -45,11 +47,8 @@ def estimate(facts: ModelFacts, options: Options, gpu: Gpu, engine_version: str 
 
 
 def _scheme(facts: ModelFacts, options: Options) -> Scheme | None:
-    """By formula where the packing has one and the files agree, else by the files' size. None: neither tells."""
-    scheme = scheme_of(facts, options.scheme)
-    if scheme is not None and (scheme != scheme_of(facts, "") or not files.far_from_files(facts, scheme)):
-        return scheme
-    return files.scheme_of_files(facts) or scheme
+    """By formula where the packing has one, else by the files' size. None: neither tells."""
+    return scheme_of(facts, options.scheme) or files.scheme_of_files(facts)
 
 
 def _by_version(
@@ -66,7 +65,7 @@ def _by_version(
         return sglang.plan(case(newest), engine_version, frozenset(facts.plain_parts), longest=facts.context_length)
     version = versions.parse(engine_version)
     if version is None:
-        plans = [_vllm(facts, case(Version(minor)), engine_version, certain=True) for minor in versions.ERAS]
+        plans = [_vllm(facts, case(Version(minor)), engine_version, certain=geometry.known) for minor in versions.ERAS]
         return unknown.hull(plans, Reason("version.unknown", {"version": engine_version}))
     if not versions.known(version):
         nearest = newest if version.minor > versions.NEWEST else Version(versions.OLDEST, engine_v0=True)

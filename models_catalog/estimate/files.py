@@ -10,6 +10,7 @@ from models_catalog.estimate.case import Case, case_of
 from models_catalog.estimate.gpus import Gpu
 from models_catalog.estimate.options import Options
 from models_catalog.estimate.schemes import PLAIN, Scheme
+from models_catalog.estimate.units import GIB
 from models_catalog.estimate.versions import NEWEST, Version
 from models_catalog.estimate.weights import Stage
 from models_catalog.facts import Geometry, ModelFacts
@@ -47,8 +48,13 @@ def scheme_of_files(facts: ModelFacts) -> Scheme | None:
     return Scheme(label or "files", weight=each, exact=False)
 
 
-def far_from_files(facts: ModelFacts, scheme: Scheme) -> bool:
-    """Whether the files say something else than shape and packing do."""
-    if facts.geometry is None or not facts.weight_bytes or facts.missing:
+def far_from_files(facts: ModelFacts, geometry: Geometry, scheme: Scheme) -> bool:
+    """Whether the files hold clearly more or less than shape and packing say. float32 files are loaded in 16 bits."""
+    if not facts.weight_bytes or facts.missing or "F32" in facts.dtype_bytes:
         return False
-    return abs(file_bytes(facts.geometry, scheme) / facts.weight_bytes - 1) > FAR
+    return abs(file_bytes(geometry, scheme) / facts.weight_bytes - 1) > FAR
+
+
+def difference(facts: ModelFacts, geometry: Geometry, scheme: Scheme) -> dict[str, float]:
+    """Both sizes, GiB."""
+    return {"files": round((facts.weight_bytes or 0) / GIB, 2), "shape": round(file_bytes(geometry, scheme) / GIB, 2)}

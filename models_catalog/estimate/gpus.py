@@ -60,6 +60,7 @@ KNOWN: tuple[tuple[str, float | None, int, Class], ...] = (
 )
 CONSUMER = re.compile(r"RTX|GEFORCE|\b24 ?GB|\b1[26] ?GB|\b6 ?GB", re.I)
 USUAL_MULTIPROCESSORS = 108
+LARGE_GIB = 70.0  # cards for data centres, and today's largest for workstations
 
 
 def traits(gpu: Gpu) -> Traits:
@@ -74,7 +75,10 @@ def traits(gpu: Gpu) -> Traits:
                 blackwell_datacenter=bool(re.search(r"B[23]00", name)),
                 shared_memory=bool(re.search(r"GB10\b|GH200|SPARK|JETSON|ORIN|THOR", name)),
             )
-    return Traits("consumer" if CONSUMER.search(name) else "unknown", USUAL_MULTIPROCESSORS)
+    if CONSUMER.search(name):
+        return Traits("consumer", USUAL_MULTIPROCESSORS)
+    small = gpu.total_gib is not None and gpu.total_gib < LARGE_GIB
+    return Traits("workstation" if small else "unknown", USUAL_MULTIPROCESSORS)
 
 
 def total_gib(gpu: Gpu) -> float | None:

@@ -5,7 +5,6 @@ Only linear layers are packed. Embeddings, output head, router, norms and vision
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from models_catalog.estimate.units import ceil_div
@@ -110,12 +109,11 @@ def scheme_of(facts: ModelFacts, asked: str) -> Scheme | None:
 
     A flag that only names the method of an already quantised model does not change its layout.
     """
-    own = _own(facts)
-    wanted = asked.strip().lower()
-    if wanted in ("", "auto", "none") and (wanted != "none" or facts.quantisation):
+    own, wanted = _own(facts), asked.strip().lower()
+    if wanted in ("", "auto") or (wanted == "none" and facts.quantisation):
         return own
-    if own is not None and own is not PLAIN and re.match(rf"{re.escape(own.name[:3])}|compressed|modelopt", wanted):
-        return SCHEMES.get(wanted, own)
+    if own is not None and own is not PLAIN and wanted not in SCHEMES:
+        return own
     return scheme_named(wanted)
 
 

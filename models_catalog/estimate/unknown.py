@@ -80,6 +80,23 @@ def widened(plan: Plan, facts: ModelFacts, reason: Reason) -> Plan:
     return replace(plan, ranks=ranks, verdict=verdict, reasons=(reason, *plan.reasons), **open_end)
 
 
+def doubted(plan: Plan, reason: Reason) -> Plan:
+    """Files and shape differ (a drafter's layers, a second copy of tied words, or a part that the shape misses): the
+    number stays that of the shape, its range reaches to the files' size."""
+    share = reason.params["files"] / reason.params["shape"] if reason.params["shape"] else 1.0
+    ranks = []
+    for rank in plan.ranks:
+        weights, kv = rank.weights, rank.kv
+        own = weights.value
+        if own is not None and weights.low is not None and weights.high is not None:
+            other = own * share
+            weights = replace(weights, low=min(weights.low, other), high=max(weights.high, other))
+            if kv.low is not None and kv.value is not None and kv.low != kv.high and other > own:
+                kv = replace(kv, low=min(kv.low, kv.value - (other - own)))
+        ranks.append(replace(rank, weights=weights, kv=kv))
+    return replace(plan, ranks=tuple(ranks), reasons=(*plan.reasons, reason))
+
+
 def _as_files(amount: Amount, facts: ModelFacts, stages: int) -> Amount:
     if not facts.weight_bytes or amount.value is None:
         return replace(amount, low=0.0, high=None)

@@ -84,6 +84,9 @@ WORDS: dict[str, str] = {
     "weights.too_large": gettext_noop("The weights alone are about %(weights)s GiB per GPU, which has %(total)s GiB."),
     # what is worth knowing
     "weights.experts": gettext_noop("All %(experts)s experts are in memory, though a token uses %(used)s."),
+    "weights.differ": gettext_noop(
+        "The weight files hold %(files)s GiB, and the model's shape comes to %(shape)s GiB; the ranges hold both."
+    ),
     "kv.windows_ignored": gettext_noop(
         "This engine keeps the whole context for the %(layers)s layers that see only a window of it."
     ),

@@ -57,7 +57,7 @@ def test_what_classes_of_models_leave_out() -> None:
 
 
 def test_an_architecture_that_is_not_known_is_marked() -> None:
-    assert not geometry(BASE | {"model_type": "novel"}).known  # type: ignore[union-attr]
+    assert not geometry(BASE | {"model_type": "novel"}).known
     assert geometry({"model_type": "llama"}) is None
     assert geometry(BASE | {"num_hidden_layers": 10**6}) is None
 
@@ -144,7 +144,7 @@ def test_a_gguf_header_tells_the_shape(tmp_path: Path) -> None:
     assert (shape.hidden, shape.heads, shape.kv_heads, shape.vocab, shape.mlp_width) == (64, 4, 2, 4, 128)
     assert shape.tied
     (tmp_path / "a.gguf").write_bytes(gguf_bytes(keys, [*GGUF_TENSORS, ("output.weight", [64, 4], 0)]))
-    assert not facts_at(tmp_path).geometry.tied  # type: ignore[union-attr]
+    assert not facts_at(tmp_path).geometry.tied
 
 
 def test_a_path_without_a_model_or_with_several_is_refused(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_better_than_every_rule_of_thumb() -> None:
 def test_every_measured_value_of_the_promised_rows_is_near_its_range() -> None:
     """Nine of ten caches lie within the range that is shown beside the number."""
     inside = [
-        (low := report.plan().ranks[0].kv).low <= measured <= low.high  # type: ignore[operator]
+        (low := report.plan().ranks[0].kv).low <= measured <= low.high
         for report in reports()
         if (measured := report.number("kv_gib_logged")) and report["id"] in {row[0] for row in end_to_end().rows}
     ]

@@ -110,3 +110,34 @@ def test_headers_of_a_packed_file_give_its_weights() -> None:
     found = plan(model, "0.19.0", context=8192)
     assert found.ranks[0].weights.value == pytest.approx(5_027_783_488 / 2**30, rel=0.02)
     assert found.verdict == "fits"
+
+
+def test_adapters_take_memory_from_the_start() -> None:
+    """Two of rank 16 on Llama 8B: 0.16 GiB."""
+    plain, adapted = (plan("meta-llama--Llama-3.1-8B-Instruct", loras=n, lora_rank=16) for n in (0, 2))
+    more = (adapted.ranks[0].weights.value or 0) - (plain.ranks[0].weights.value or 0)
+    assert more == pytest.approx(0.156, abs=0.001)
+
+
+def test_a_drafter_is_a_layer_more() -> None:
+    model = facts("Qwen--Qwen3.6-27B")
+    plain, drafted = (plan(model, "0.26.0", draft_full_layers=n, draft_tokens=2 * n) for n in (0, 1))
+    more = (drafted.ranks[0].weights.value or 0) - (plain.ranks[0].weights.value or 0)
+    assert more == pytest.approx(0.8, abs=0.1)
+    assert (drafted.concurrency.value or 0) < (plain.concurrency.value or 0)
+
+
+def test_files_that_hold_more_than_the_shape_widen_the_range() -> None:
+    model = facts("Qwen--Qwen3-0.6B").model_copy(update={"weight_bytes": 1_503_300_328})  # tied words stored twice
+    found = plan(model, context=8192)
+    weights = found.ranks[0].weights
+    assert weights.value == plan("Qwen--Qwen3-0.6B", context=8192).ranks[0].weights.value
+    assert weights.high == pytest.approx(1.4, abs=0.05)
+    assert "weights.differ" in codes(found)
+
+
+def test_a_method_s_flag_keeps_the_layout_that_the_files_have() -> None:
+    model = facts("Qwen--Qwen3-8B", quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 32})
+    own, told = plan(model), plan(model, scheme="gptq_marlin")
+    assert own.ranks[0].weights == told.ranks[0].weights
+    assert (own.ranks[0].weights.value or 0) > (plan(model, scheme="gptq-int4-g128").ranks[0].weights.value or 0)
