@@ -52,6 +52,7 @@ FILES: dict[str, Pair] = {
         _("%(file)s is a link to a place outside the searched folders, so it is not followed."),
         _("Add the folder that it points to as well, or put the real file here."),
     ),
+    "many_models": (_("There are several models: %(files)s."), _("Name one of the files.")),
     "missing_parts": (_("Parts of the weights are missing: %(files)s."), _COPY_AGAIN),
     "missing_tokenizer": (
         _("There is no tokenizer among the files."),
@@ -63,6 +64,7 @@ FILES: dict[str, Pair] = {
         _("It has no chat template."),
         _("It can complete texts; chats need a template given by the program that asks."),
     ),
+    "no_model": (_("There is no model at %(path)s."), _("Name a model's folder, a GGUF file or a config.json.")),
     "not_gguf": (_("%(file)s is not a GGUF file, whatever its name says."), _COPY_AGAIN),
     "projector_only": (
         _("This file is the image part of another model and cannot be served alone."),

@@ -16,6 +16,7 @@ from models_catalog.facts import ModelFacts
 from models_catalog.inspect.config_only import facts_of_config
 from models_catalog.inspect.one import facts_at
 from models_catalog.inspect.reading import Unusable
+from models_catalog.wording import of_file
 
 REFUSED = 2
 WHOLE = (
@@ -69,7 +70,8 @@ class Command(BaseCommand):
         try:
             plan = _plan(facts_at(Path(path)), options)
         except Unusable as exc:
-            raise CommandError(f"{path}: {exc.problem.code} {exc.problem.params}", returncode=REFUSED) from exc
+            words = of_file(exc.problem.model_dump())
+            raise CommandError(f"{words.text} {words.hint}".strip(), returncode=REFUSED) from exc
         except (OSError, ValueError) as exc:
             raise CommandError(str(exc), returncode=REFUSED) from exc
         if options["json"]:
