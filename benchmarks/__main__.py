@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import estimate, measure
+from benchmarks import diagnosis, estimate, measure
 from benchmarks.measure import LIMITS
 from tests.panel.running import Panel
 from tests.waiting import free_port
@@ -66,6 +66,7 @@ def main() -> int:
     parser.add_argument("--without-door", action="store_true", help="leave out the door's cost (about a minute)")
     options = parser.parse_args()
     good_estimates = estimate.main()
+    good_diagnosis = diagnosis.main()
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as name:
         folder = Path(name)
         panel = Panel(folder / "data", free_port())
@@ -80,7 +81,7 @@ def main() -> int:
         from benchmarks import door
 
         door.main()
-    return 0 if good and good_estimates else 1
+    return 0 if good and good_estimates and good_diagnosis else 1
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from deployments.diagnosis.fixes import WORDS
 from deployments.diagnosis.rule import Fix, Rule
-from deployments.diagnosis.rules import ALL
+from deployments.diagnosis.rules import ALL, versions_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "diagnosis.md"
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "ollama": "Ollama"}
@@ -26,10 +26,12 @@ How the cause is chosen:
 4. Of several starts in one log the newest that failed is explained.
 5. What is not sure is called not recognised, and the first error is shown as it is.
 
-A rule names its class, patterns, phase, texts, fixes, at least two examples and one near miss. To add one, add it to the
-file of its engine and family, run the command above and translate its texts (`make messages`). In the tables, a phase of
-"–" means that the log tells it; options in `code` get a number from the log, the host and the settings of the run.
+A rule names its class, patterns, phase, texts, fixes, at least two examples and one near miss. To add one, add it to
+the file of its engine and family, run the command above and translate its texts (`make messages`). In the tables, a
+phase of "–" means that the log tells it; options in `code` get a number from the log, the host and the run's settings.
 """
+
+COLUMNS = "| class | phase | versions | what it means | what helps |\n|---|---|---|---|---|\n"
 
 
 def page() -> str:
@@ -37,16 +39,14 @@ def page() -> str:
     parts = [HEAD]
     for engine, name in ENGINES.items():
         rules = sorted((rule for rule in ALL if rule.engine == engine), key=lambda rule: rule.code)
-        parts.append(
-            f"\n## {name} ({len(rules)} classes)\n\n| class | phase | what it means | what helps |\n|---|---|---|---|\n"
-        )
+        parts.append(f"\n## {name} ({len(rules)} classes)\n\n{COLUMNS}")
         parts += [_row(rule) for rule in rules]
     return "".join(parts)
 
 
 def _row(rule: Rule) -> str:
     helps = "; ".join(dict.fromkeys(_help(fix) for fix in rule.fixes)) or "–"
-    cells = (f"`{rule.code}`", rule.phase or "–", f"**{rule.title}.** {rule.why}", helps)
+    cells = (f"`{rule.code}`", rule.phase or "–", versions_of(rule) or "–", f"**{rule.title}.** {rule.why}", helps)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 

@@ -1,11 +1,11 @@
-"""Which of the lines that a reader kept is the cause: the earliest that is fatal, with the exceptions that engines make.
-Pure."""
+"""Which of the lines that a reader kept is the cause: the earliest that is fatal, save a few exceptions. Pure."""
 
 from __future__ import annotations
 
 import re
 import signal as signals
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from deployments.diagnosis import causes, fixes
@@ -270,12 +270,17 @@ def _without(
     gone = died is not None and not start.stopped and number not in (signals.SIGTERM, signals.SIGINT)
     if not code and gone and died and died.rule and died.rule.code in ("run.engine_dead", "run.startup_wrapper"):
         # The core vanished without a word: a raised error would have been printed.
-        code, sure = "mem.host_oom_killed", 0.95 if evidence.oom_kills else 0.62
+        # Where the beginning of the log is lost, so may be the error.
+        code, sure = "mem.host_oom_killed", 0.95 if evidence.oom_kills else 0.4 if start.phase == "start" else 0.62
     failed = bool(code) or (exit_code not in (None, 0) and number != signals.SIGTERM) or gone
     if not code:
         shown = died if gone else None
-        return Diagnosis("", start.phase, shown.number if shown else None, shown.text if shown else "", failed=failed,
-                         facts=facts, lines=shown.lines if shown else (), numbers=shown.numbers if shown else ())  # fmt: skip
+        empty = Diagnosis("", start.phase, failed=failed, facts=facts)
+        return (
+            replace(empty, root_line=shown.number, root=shown.text, lines=shown.lines, numbers=shown.numbers)
+            if shown
+            else empty
+        )
     rule = BY_CODE[code]
     phase = rule.phase if rule.phase and start.phase == "start" else start.phase
     offers = fixes.offers(rule, {}, facts, evidence)

@@ -20,6 +20,7 @@ from deployments.diagnosis.rule import gettext_noop as _
 WORDS = {
     "set": _("Set %(name)s to %(to)s."),
     "change": _("Change %(name)s from %(from)s to %(to)s."),
+    "renamed": _("Write %(to)s instead of %(name)s."),
     "set_open": _("Set another %(name)s."),
     "drop": _("Leave out %(name)s."),
     "package": _("Install %(name)s in the engine's environment."),
@@ -34,7 +35,8 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 RENAMED = {
     "swap_space": "", "disable_log_requests": "", "enable_reasoning": "", "num_scheduler_steps": "",
     "preemption_mode": "", "use_v2_block_manager": "", "worker_use_ray": "distributed_executor_backend=ray",
-    "max_seq_len_to_capture": "", "max_context_len_to_capture": "", "guided_decoding_backend": "structured_outputs_config",
+    "max_seq_len_to_capture": "", "max_context_len_to_capture": "",
+    "guided_decoding_backend": "structured_outputs_config",
     "max_model_length": "max_model_len", "max_length": "max_model_len", "speculative_model": "speculative_config",
     "device": "", "task": "runner", "kv_cache_memory": "kv_cache_memory_bytes", "rope_scaling": "hf_overrides",
     "gpu_memory_utilisation": "gpu_memory_utilization", "tp": "tensor_parallel_size",
@@ -294,8 +296,10 @@ def _offer(fix: Fix, known: Known) -> Offer | None:
     else:
         ready = not fix.to.startswith("=") or to is not None
     if fix.kind == "drop" and RENAMED.get(name):
-        return Offer("set", name, None, RENAMED[name], WORDS["change"], {"name": name, "from": name, "to": RENAMED[name]},
-                     chance=fix.chance, cost=fix.cost)  # fmt: skip
+        new = RENAMED[name]
+        return Offer(
+            "set", name, None, new, WORDS["renamed"], {"name": name, "to": new}, chance=fix.chance, cost=fix.cost
+        )
     before = known.option(name) if fix.kind == "set" else None
     before = int(before) if isinstance(before, float) and before.is_integer() else before
     if fix.kind == "set" and before is not None and to is not None and str(before) == str(to):

@@ -16,7 +16,8 @@ _PROCESS = re.compile(
 _RANK = re.compile(r"\[(?:rank\d+\]:|Stage-\d+\])\s?")
 # SGLang's stamp with its ranks.
 _RANKS = re.compile(
-    r"\[(?P<date>\d{4}-\d\d-\d\d) (?P<time>\d\d:\d\d:\d\d)(?:[.,]\d+)?(?P<ranks>(?: (?:DP|TP|PP|EP|ATTN|MOE|CP)\d+)*)\]\s?"
+    r"\[(?P<date>\d{4}-\d\d-\d\d) (?P<time>\d\d:\d\d:\d\d)(?:[.,]\d+)?"
+    r"(?P<ranks>(?: (?:DP|TP|PP|EP|ATTN|MOE|CP)\d+)*)\]\s?"
 )
 # What a supervisor of actors puts into the text of an exception; the part before it belongs to the text.
 _ADDRESS = re.compile(r"\[address=[\w.:-]{1,80}, pid=\d+\]\s?")

@@ -106,7 +106,8 @@ _MARKERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("import", r"^(main: )?build( =|:) \d+"),
         ("load", r"load_model: loading model|llama_model_loader: loaded meta data|^main: loading model"),
         ("load", r"(llm_)?load_tensors: "),
-        ("kvcache", r"llama_context: (n_ctx|constructing)|llama_new_context_with_model: n_ctx|llama_kv_cache\w*: .*KV buffer"),
+        ("kvcache", r"llama_context: (n_ctx|constructing)|llama_new_context_with_model: n_ctx"),
+        ("kvcache", r"llama_kv_cache\w*: .*KV buffer"),
         ("http", r"^(srv|main): .*(model loaded|init: +initializing slots)|^main: model loaded"),
         ("serving", r"server is listening on http|HTTP server (is )?listening"),
         # Ollama

@@ -18,6 +18,7 @@ from deployments.diagnosis.rules import (
     vllm_quant,
     vllm_run,
 )
+from deployments.diagnosis.rules.versions import VERSIONS
 
 # What names a thing precisely comes first; what many failures have in common comes last.
 COMMON: tuple[Rule, ...] = (
@@ -50,3 +51,8 @@ def tests_of(engine: str) -> tuple[tuple[str, re.Pattern[str], Rule], ...]:
         for literals, pattern in rule.tests
         for literal in literals
     )
+
+
+def versions_of(rule: Rule) -> str:
+    """The engine's releases that print it, "" where versions do not apply."""
+    return rule.versions or VERSIONS.get(rule.code, "")

@@ -31,7 +31,9 @@ class Sample:
 
 def engine_of(version: str) -> str:
     """sglang, ollama, llamacpp or vllm from the label's words."""
-    return next((name.replace(".", "") for name in ("sglang", "ollama", "llama.cpp") if version.startswith(name)), "vllm")
+    return next(
+        (name.replace(".", "") for name in ("sglang", "ollama", "llama.cpp") if version.startswith(name)), "vllm"
+    )
 
 
 def samples() -> list[Sample]:
@@ -63,7 +65,9 @@ class Score:
     wrong: list[str]
 
 
-def score(change: Callable[[Sample], tuple[bytes, int]], chosen: Iterable[Sample] = SAMPLES, named: bool = True) -> Score:
+def score(
+    change: Callable[[Sample], tuple[bytes, int]], chosen: Iterable[Sample] = SAMPLES, named: bool = True
+) -> Score:
     """`change` gives the log to read and the number of its root line. `named`: the engine is told."""
     hits, count, wrong = [0, 0, 0], 0, []
     for sample in chosen:
@@ -77,5 +81,7 @@ def score(change: Callable[[Sample], tuple[bytes, int]], chosen: Iterable[Sample
         count += 1
         hits = [hit + good for hit, good in zip(hits, right, strict=True)]
         if not all(right):
-            wrong.append(f"{sample.name} {sample.code} {sample.phase} {root}: {found.code} {found.phase} {found.root_line}")
+            wrong.append(
+                f"{sample.name} {sample.code} {sample.phase} {root}: {found.code} {found.phase} {found.root_line}"
+            )
     return Score(hits[0] / count, hits[1] / count, hits[2] / count, wrong)

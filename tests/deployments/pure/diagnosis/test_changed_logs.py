@@ -71,8 +71,12 @@ SAME: dict[str, Change] = {
     "other processes": replaced((rb"pid=\d+", b"pid=7")),
     "other times": replaced((rb"\b\d\d-\d\d \d\d:\d\d:\d\d\b", b"12-31 23:59:59")),
     "other lines of code": replaced((rb"\[(\w+\.py):\d+\]", rb"[\1:4242]"), (rb", line \d+", b", line 4242")),
-    "other folders": replaced((rb"/venv/lib/python3\.\d+|/usr/local/lib/python3\.\d+", b"/opt/conda/envs/x/lib/python3.13")),
-    "other models": replaced((rb"/models/[\w.-]+", b"/mnt/weights/Some-Model-7B"), (rb"/srv/[\w.-]+\b(?!\.py)", b"/data/y")),
+    "other folders": replaced(
+        (rb"/venv/lib/python3\.\d+|/usr/local/lib/python3\.\d+", b"/opt/conda/envs/x/lib/python3.13")
+    ),
+    "other models": replaced(
+        (rb"/models/[\w.-]+", b"/mnt/weights/Some-Model-7B"), (rb"/srv/[\w.-]+\b(?!\.py)", b"/data/y")
+    ),
     "without a head": without_head,
     "mixed": mixed,
 }

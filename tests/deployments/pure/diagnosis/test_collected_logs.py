@@ -51,7 +51,9 @@ def test_a_family_that_is_unknown_is_not_taken_for_another(monkeypatch: pytest.M
 
     wrong, count = [], 0
     for family in ("mem", "tp", "quant", "config", "args", "load", "env", "hub", "arch"):
-        left = {name: tuple(r for r in of if not r.code.startswith(f"{family}.")) for name, of in rules.BY_ENGINE.items()}
+        left = {
+            name: tuple(r for r in of if not r.code.startswith(f"{family}.")) for name, of in rules.BY_ENGINE.items()
+        }
         monkeypatch.setattr(rules, "BY_ENGINE", left)
         rules.tests_of.cache_clear()
         module.match.cache_clear()

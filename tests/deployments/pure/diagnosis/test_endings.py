@@ -35,7 +35,12 @@ def read(log: bytes, evidence: Evidence | None = None, engine: str = "vllm", **e
         (SERVING, {"exit_code": 143}, "", "serving"),
         (LOADING, {"signal": 2}, "user.interrupted", "load"),
         (LOADING + CORE_GONE, {"exit_code": 1}, "mem.host_oom_killed", "load"),
-        (b"usage: vllm serve\nvllm: error: unrecognized arguments: --x 8\n", {"exit_code": 2}, "args.unrecognized", "args"),
+        (
+            b"usage: vllm serve\nvllm: error: unrecognized arguments: --x 8\n",
+            {"exit_code": 2},
+            "args.unrecognized",
+            "args",
+        ),
         (b"", {"exit_code": 1}, "", "start"),
     ],
 )
@@ -71,7 +76,7 @@ def test_requests_that_fail_while_it_serves_are_no_failure() -> None:
         b"(APIServer pid=1) ERROR 01-01 10:00:00 [serving.py:1] Traceback (most recent call last):\n"
         b"(APIServer pid=1) ERROR 01-01 10:00:00 [serving.py:1] ValueError: This model's maximum context length is 8192 tokens.\n"
         b"ERROR:    Exception in ASGI application\nTraceback (most recent call last):\n"
-        b"  File \"/venv/x.py\", line 1, in y\nRuntimeError: No response returned.\n"
+        b'  File "/venv/x.py", line 1, in y\nRuntimeError: No response returned.\n'
     )
     assert read(SERVING + errors * 500, exit_code=0).code == ""
     fatal = b"(EngineCore pid=9) ERROR 01-01 10:00:00 [core.py:1] RuntimeError: CUDA error: an illegal memory access was encountered\n"
@@ -82,7 +87,10 @@ def test_requests_that_fail_while_it_serves_are_no_failure() -> None:
 def test_the_same_words_mean_another_thing_in_another_phase() -> None:
     oom = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     loaded = LOADING + b"INFO 01-01 10:00:00 [x.py:1] Model loading took 14.99 GiB memory and 12.8 seconds\n"
-    graph = loaded + b"INFO 01-01 10:00:00 [x.py:1] Available KV cache memory: 3.2 GiB\nCapturing CUDA graphs (decode, FULL):   0%|  | 0/67 [00:00<?, ?it/s]\n"
+    graph = (
+        loaded
+        + b"INFO 01-01 10:00:00 [x.py:1] Available KV cache memory: 3.2 GiB\nCapturing CUDA graphs (decode, FULL):   0%|  | 0/67 [00:00<?, ?it/s]\n"
+    )
     codes = [read(log + oom).code for log in (LOADING, loaded, graph, SERVING)]
     assert codes == ["mem.oom_load", "mem.oom_profile", "mem.oom_graph", "mem.oom_runtime"]
 
@@ -97,9 +105,7 @@ KV_NEW = (
     b"ValueError: To serve at least one request with the models's max seq len (32768), (18.35 GiB KV cache is needed, which is "
     b"larger than the available KV cache memory (10.1 GiB). Based on the available memory, the estimated maximum model length is 17985.\n"
 )
-BUSY = (
-    b"ValueError: Free memory on device cuda:0 (20.00/24.00 GiB) on startup is less than desired GPU memory utilization (0.9, 21.6 GiB).\n"
-)
+BUSY = b"ValueError: Free memory on device cuda:0 (20.00/24.00 GiB) on startup is less than desired GPU memory utilization (0.9, 21.6 GiB).\n"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +137,9 @@ def test_a_free_share_below_the_weights_is_not_offered_as_ready() -> None:
 
 
 def test_what_changed_since_it_worked_leads() -> None:
-    known = Evidence(options={"gpu_memory_utilization": 0.98, "seed": 1}, last_good={"gpu_memory_utilization": 0.9, "seed": 2})
+    known = Evidence(
+        options={"gpu_memory_utilization": 0.98, "seed": 1}, last_good={"gpu_memory_utilization": 0.9, "seed": 2}
+    )
     found = read(BUSY, known)
     assert found.facts["changed"] == {"gpu_memory_utilization": [0.9, 0.98], "seed": [2, 1]}
     assert (found.fixes[0].name, found.fixes[0].after) == ("gpu_memory_utilization", 0.9)
@@ -141,7 +149,12 @@ def test_what_changed_since_it_worked_leads() -> None:
 def test_a_value_that_failed_is_not_offered_again() -> None:
     log = b"ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your GPU has 7.5.\n"
     assert all(fix.before is None or str(fix.before) != str(fix.after) for fix in read(log).fixes)
-    names = [fix.name for fix in read(b"AssertionError: 14 is not divisible by 4\n", Evidence(options={"tensor_parallel_size": 2})).fixes]
+    names = [
+        fix.name
+        for fix in read(
+            b"AssertionError: 14 is not divisible by 4\n", Evidence(options={"tensor_parallel_size": 2})
+        ).fixes
+    ]
     assert names == []
 
 

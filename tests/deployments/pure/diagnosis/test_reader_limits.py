@@ -22,7 +22,10 @@ EXAMPLES = [example.encode() for rule in ALL for example in rule.examples]
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(st.binary(max_size=200), st.sampled_from(LINES), st.sampled_from(EXAMPLES)), max_size=40), st.integers(1, 500))
+@given(
+    st.lists(st.one_of(st.binary(max_size=200), st.sampled_from(LINES), st.sampled_from(EXAMPLES)), max_size=40),
+    st.integers(1, 500),
+)
 def test_any_mixture_of_bytes_and_lines_is_read(parts: list[bytes], size: int) -> None:
     log = b"\n".join(parts)
     found = read(log, "", size)
@@ -127,6 +130,9 @@ def test_line_numbers_are_those_of_an_editor_after_a_long_log() -> None:
 
 
 def test_an_error_after_a_flood_is_found() -> None:
-    flood = b"".join(b"INFO 01-01 10:00:00 [x.py:1] prompt %d is %s\n" % (i, random.Random(i).randbytes(40).hex().encode()) for i in range(20_000))
+    flood = b"".join(
+        b"INFO 01-01 10:00:00 [x.py:1] prompt %d is %s\n" % (i, random.Random(i).randbytes(40).hex().encode())
+        for i in range(20_000)
+    )
     found = read(flood + b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.\n")
     assert (found.code, found.root_line) == ("mem.oom_load", 20_001)

@@ -48,7 +48,10 @@ def test_its_words_are_whole(rule: Rule) -> None:
 
 def test_a_rule_without_fixes_is_an_echo_or_no_failure() -> None:
     bare = {rule.code for rule in ALL if not rule.fixes}
-    assert bare <= {rule.code for rule in ALL if rule.role in ("echo", "end")} | {"config.invalid_config", "run.shm_wait"}
+    assert bare <= {rule.code for rule in ALL if rule.role in ("echo", "end")} | {
+        "config.invalid_config",
+        "run.shm_wait",
+    }
     assert BY_CODE["run.startup_wrapper"].role == "echo"
 
 
