@@ -45,6 +45,10 @@ def spec_of(row: Deployment) -> DeploymentSpec:
 # --- placing and ordering -------------------------------------------------------------------------------------------
 
 
+class _Changed(Exception):
+    """What the look found is not so any more: the host was set aside or forgotten, or its engine is being removed."""
+
+
 def place(claim: Claim, row: Deployment) -> None:
     """Choose host, runtime and devices by the same planner as the page, reserve, and make the run."""
     check = preflight.check(spec_of(row), name=row.name)
@@ -61,11 +65,15 @@ def place(claim: Claim, row: Deployment) -> None:
             run = _new_run(row, check)
             if run.detail:  # for this one run; a wish that came meanwhile has another number and stays
                 Deployment.objects.filter(pk=row.pk, detail_asked=row.detail_asked).update(detail_asked=0)
+            if not fleet.takes_new(run.host_id, run.runtime_id, [s.gpu_uuid for s in check.shares if s.gpu_uuid]):
+                raise _Changed
             fleet.reserve(str(run.pk), run.host, check.shares)
             if not move(claim, row, State.PREPARING, run=run, next_attempt_at=None, **taken):
                 raise LeaseLost
     except LeaseLost:
         return
+    except _Changed:
+        move(claim, row, State.QUEUED, {}, next_attempt_at=timezone.now(), **taken)
     except fleet.NoRoom as exc:  # someone reserved between our look and our claim
         later = timezone.now() + timedelta(seconds=1)
         move(claim, row, State.QUEUED, {"code": exc.code, "params": exc.params}, next_attempt_at=later, **taken)
@@ -124,6 +132,8 @@ def order(claim: Claim, row: Deployment) -> None:
                 raise LeaseLost
     except LeaseLost:
         log.info("another worker ordered run %s", run.pk)
+    except fleet.HostGone as exc:  # forgotten between placing and this
+        end_with(claim, row, State.FAILED, {"code": exc.code, "params": {"host": run.host_name}})
 
 
 # --- watching -------------------------------------------------------------------------------------------------------

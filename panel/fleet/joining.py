@@ -6,7 +6,7 @@ import secrets
 from datetime import timedelta
 from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F, Sum
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -153,6 +153,12 @@ def _why(code: JoinCode) -> str:
     return "used" if code.used_at else "revoked" if code.revoked_at else "expired"
 
 
+def one_name_at_a_time() -> None:
+    """Two machines that come at once must not both find the same name free. Held until the commit."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext('berth.host.name'))")
+
+
 @transaction.atomic
 def _redeem(request: wire.JoinRequest, address: str) -> wire.JoinReply:
     now = timezone.now()
@@ -169,6 +175,7 @@ def _redeem(request: wire.JoinRequest, address: str) -> wire.JoinReply:
         Host.objects.filter(pk=host.pk).update(token_hash=digest(token), agent_instance="", link_trouble={}, boot_id="")
         audit.record("host.rejoined", host, actor=actor, hostname=request.hostname[:200])
     else:
+        one_name_at_a_time()
         name = services.free_name(row.host_name or request.hostname)
         host = Host.objects.create(name=name, token_hash=digest(token))
         audit.record("host.joined", host, actor=actor, hostname=request.hostname[:200])

@@ -218,6 +218,7 @@ async def leave(request: HttpRequest) -> HttpResponse:
     def take() -> None:
         host = _known(request)
         if request.GET.get("for") == "good":
+            seats.admit(request, host)  # a copy of the machine that is taken away must not take the machine along
             joining.leave(host, _message(wire.Report, request))
         else:
             seats.free(host, request.headers.get(wire.INSTANCE_HEADER, ""))

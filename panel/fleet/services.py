@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import secrets
 import socket
 import uuid
@@ -49,6 +50,29 @@ def lock_host(host_id: int) -> None:
     list(Host.objects.select_for_update(no_key=True).filter(pk=host_id).values_list("pk"))
 
 
+class HostGone(PanelError):
+    """A host that was forgotten: nobody would ever do what is ordered there."""
+
+    code = "host_forgotten"
+    message = _("This host does not belong to the panel any more.")
+    status = 409
+
+
+def takes_new(host_id: int, runtime_id: int, gpu_uuids: Iterable[str]) -> bool:
+    """Whether a start may go there now: neither set aside nor forgotten, and the engine stays.
+
+    Holds the host's row until the commit, as do all who change one of these; so what a look found a moment ago is true
+    when the start is written.
+    """
+    lock_host(host_id)
+    wanted = set(gpu_uuids)
+    return (
+        Host.objects.filter(pk=host_id, schedulable=True, forgotten_at=None).exists()
+        and Runtime.objects.filter(pk=runtime_id, present=True, remove_job=None).exists()
+        and Gpu.objects.filter(host_id=host_id, uuid__in=wanted, schedulable=True).count() == len(wanted)
+    )
+
+
 def bump(host_id: int) -> None:
     """A host's work changed: grow its revision and wake its long-poll after the commit."""
     Host.objects.filter(pk=host_id).update(work_rev=F("work_rev") + 1)
@@ -57,7 +81,10 @@ def bump(host_id: int) -> None:
 
 @transaction.atomic
 def order_job(*, host: Host, task: wire.Message, job_id: uuid.UUID | None = None, grace_s: float = 30.0) -> Job:
-    """Order one job. The same id twice is one job, so that a repeated step orders nothing new."""
+    """Order one job. The same id twice is one job, so that a repeated step orders nothing new. Raises HostGone."""
+    lock_host(host.pk)
+    if not Host.objects.filter(pk=host.pk, forgotten_at=None).exists():
+        raise HostGone
     order = task.model_dump(mode="json")
     secret_env = order.pop("secret_env", None)
     job, made = Job.objects.get_or_create(
@@ -213,7 +240,7 @@ def _write_private(path: Path, text: str) -> None:
 
 def free_name(wish: str) -> str:
     """A name that no host has: the first part of this one, numbered where that is taken."""
-    base = (wish or "host").split(".")[0][:50].lower() or "host"
+    base = re.sub(r"[^a-z0-9_-]+", "-", wish.split(".")[0][:50].lower()).strip("-_") or "host"
     taken = set(Host.objects.filter(name__startswith=base, forgotten_at=None).values_list("name", flat=True))
     return next(name for n in range(1, 10_000) if (name := base if n == 1 else f"{base}-{n}") not in taken)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from panel.fleet.agent import guard, install_plan
+from panel.fleet.agent.install import pip_failure
 from panel.fleet.agent.install_pip import Counter, Teller, mask, secrets_in, settings_of
 from panel.fleet.agent.install_plan import Invalid, Request, check_request
 from panel.fleet.agent.provision import SetupProblem, explain_pip_failure
@@ -308,3 +309,9 @@ def test_packages_are_counted_once_however_pip_gets_them() -> None:
     assert [line for line in lines if line not in shown] == lines[3:5]  # numbers alone belong in no log
     assert ("downloading", 1, 3, "torch 90/180 MiB") in said
     assert [(phase, done) for phase, done, _, _ in said][-1] == ("installing", 3)
+
+
+def test_a_pip_that_was_killed_is_told_as_killed(tmp_path: Any) -> None:
+    problem = pip_failure(-9, "Successfully installed torch-1.99.0+cpu", tmp_path)
+    assert (problem.code, problem.params["line"]) == ("pip_failed", "pip: SIGKILL")
+    assert pip_failure(1, "ERROR: No space left on device", tmp_path).code == "no_space"

@@ -8,13 +8,13 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from deployments import acts, events, probe, services
+from deployments import acts, events, preflight, probe, services
 from deployments.gateway.ask import Answer
 from deployments.models import Deployment, Run, Transition
 from deployments.reconcile import load, reconcile, sweep
 from deployments.states import State
 from panel.core import claims
-from panel.fleet import logstore
+from panel.fleet import hosts, logstore, runtimes
 from panel.fleet.models import Host, Job, Reservation
 from tests.deployments import builders
 
@@ -372,3 +372,54 @@ def test_without_the_broker_the_question_is_asked_beside_the_loop(row: Deploymen
     reconcile(row.pk)
     assert done.wait(10)
     assert asked == [str(row.run_id)]
+
+
+def _set_aside(copy: Any) -> None:
+    hosts.drain(copy.host, actor=None)
+
+
+def _forget(copy: Any) -> None:
+    Host.objects.filter(pk=copy.host_id).update(is_local=False)
+    hosts.forget(copy.host, actor=None)
+
+
+def _remove_engine(copy: Any) -> None:
+    copy.host.runtimes.update(origin="managed")
+    runtimes.remove(copy.host.runtimes.get(), actor=None)
+
+
+@pytest.mark.parametrize("act", [_set_aside, _forget, _remove_engine])
+def test_what_changes_between_the_look_and_the_start_stops_the_start(
+    row: Deployment, monkeypatch: pytest.MonkeyPatch, act: Any
+) -> None:
+    looked = preflight.check
+
+    def look_then_change(*args: Any, **kwargs: Any) -> Any:
+        found = looked(*args, **kwargs)
+        monkeypatch.setattr(preflight, "check", looked)
+        act(found.copy)
+        return found
+
+    monkeypatch.setattr(preflight, "check", look_then_change)
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert not Job.objects.filter(kind="engine").exists() and not Reservation.objects.exists()
+    assert row.run is None
+    Deployment.objects.filter(pk=row.pk).update(next_attempt_at=None)
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert row.reason["code"], "the next look says why"
+
+
+def test_a_host_that_is_forgotten_before_the_order_ends_the_start(row: Deployment, monkeypatch: Any) -> None:
+    ordered = acts.order
+
+    def forget_then_order(claim: Any, row: Deployment) -> None:
+        _forget(row.run.copy)
+        ordered(claim, row)
+
+    monkeypatch.setattr(acts, "order", forget_then_order)
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert (row.state, row.run.reason["code"]) == (State.FAILED, "host_forgotten")
+    assert row.run.ended_at is not None and not Reservation.objects.exists()

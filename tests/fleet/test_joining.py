@@ -308,3 +308,51 @@ def test_a_host_that_is_taken_away_says_what_became_of_its_jobs_and_its_key_ends
     assert host.lost_at is not None
     assert agent.work().status_code == 401
     assert seats.seat_of("a.b") == "a"
+
+
+def test_a_copy_that_is_taken_away_does_not_take_the_machine_along(host: Host) -> None:
+    job = services.order_job(host=host, task=engine_task())
+    first, copy = Agent("t0ken", "seatA.1"), Agent("t0ken", "seatB.1")
+    assert first.report(jobs=[{"id": str(job.pk), "kind": "engine", "state": "running"}]).status_code == 200
+    last = {"agent_version": VERSION, "sent_at": 1.0, "rev": 1}
+    last["jobs"] = [{"id": str(job.pk), "kind": "engine", "state": "ended"}]
+    answer = copy.client.post("/agent/v1/leave?for=good", json.dumps(last), content_type="application/json")
+    assert (answer.status_code, answer.json()["code"]) == (409, "link.twin")
+    job.refresh_from_db()
+    assert job.state == "running" and first.work().status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("hostname", "name"),
+    [
+        ("GPU 1/../x\n.lan", "gpu-1"),
+        ("<b>box</b>", "b-box-b"),
+        ("...", "host"),
+        ("\u4e3b\u673a", "host"),
+        ("a" * 500, "a" * 50),
+    ],
+)
+def test_a_machine_may_call_itself_what_it_likes(admin: User, hostname: str, name: str) -> None:
+    _row, code = joining.make_code(admin, "")
+    assert redeem(code, hostname).json()["host_name"] == name
+
+
+@pytest.mark.django_db(transaction=True)
+def test_machines_of_one_name_that_join_at_once_get_names_of_their_own(servers: Any) -> None:
+    admin = User.objects.create_user(username="ada", password="harbour lights at nine", role="admin")
+    codes = [joining.make_code(admin, "")[1] for _n in range(6)]
+    answers: list[int] = []
+
+    def go(code: str) -> None:
+        try:
+            answers.append(redeem(code, "node.lan").status_code)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=go, args=(code,)) for code in codes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [200] * 6
+    assert sorted(Host.objects.values_list("name", flat=True)) == ["node", *(f"node-{n}" for n in range(2, 7))]

@@ -37,6 +37,7 @@ from panel.fleet.agent.provision import (
     make_folder,
     read_marker,
     require_space,
+    signal_name,
     start_folder,
     write_marker,
 )
@@ -220,7 +221,7 @@ class Installer:
         argv += ["--report", str(report), "-r", str(listed)]
         code, output = run(argv, self.teller, env=self._pip_env(downloads, scratch), timeout_s=PLAN_TIMEOUT_S)
         if code != 0:
-            problem = explain_pip_failure(output, self.log)
+            problem = pip_failure(code, output, self.log)
             if problem.code == "no_such_version" and not problem.params["versions"]:
                 problem = self._closed_source(pip, str(problem.params["package"]), downloads, scratch) or problem
             raise problem
@@ -319,7 +320,7 @@ class Installer:
     def _pip(self, argv: list[str], env: Mapping[str, str], counter: Counter, lock: int) -> None:
         code, output = run(argv, self.teller, env=env, timeout_s=PIP_TIMEOUT_S, keep=[lock], heard=counter.feed)
         if code != 0:
-            problem = explain_pip_failure(output, self.log)
+            problem = pip_failure(code, output, self.log)
             torch = str(problem.params.get("package", ""))
             raise no_cpu_torch(torch.partition("==")[2]) if torch.endswith("+cpu") else problem
 
@@ -355,6 +356,14 @@ class Installer:
         else:
             verify.launches(executable, self.teller, [lock] if lock >= 0 else [])
         return found
+
+
+def pip_failure(code: int, output: str, log: Path) -> SetupProblem:
+    """Why pip ended with this code. Of one that was killed, as for want of memory, the last line tells nothing."""
+    if code < 0:
+        line = f"pip: {signal_name(-code)}"
+        return SetupProblem("pip_failed", f"pip was ended by {signal_name(-code)}.", f"Details: {log}", line=line)
+    return explain_pip_failure(output, log)
 
 
 def _sums(marker: Mapping[str, Any]) -> set[str]:

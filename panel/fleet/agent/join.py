@@ -7,11 +7,11 @@ import logging
 import os
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from panel.fleet.agent import config, door_process, private, procs
+from panel.fleet.agent import config, door_process, private, procs, seat
 from panel.fleet.agent.client import Away, Client, Rejected
 from panel.fleet.agent.config import Config, ConfigError, check_panel_url
 from panel.fleet.agent.files import Registry
@@ -124,8 +124,8 @@ def _become_another(folder: Path, journal: Journal) -> None:
 # --- from the shell -------------------------------------------------------------------------------------------------
 
 
-def _call(folder: Path, method: str, path: str, **more: Any) -> int:
-    client = Client(config.load(folder))
+def _call(settings: Config, method: str, path: str, **more: Any) -> int:
+    client = Client(settings)
     try:
         client.call(method, path, **more)
     except Away as exc:
@@ -141,14 +141,14 @@ def _call(folder: Path, method: str, path: str, **more: Any) -> int:
 
 def check(folder: Path) -> int:
     """Whether the panel takes this host's token: 0 yes, 1 no, 4 no answer."""
-    return _call(folder, "GET", "hello")
+    return _call(config.load(folder), "GET", "hello")
 
 
 def leave(folder: Path) -> int:
     """Tell the panel that this host is taken away, and what became of its jobs; exit codes as `check`."""
-    settings = config.load(folder)
     journal = Journal(folder)
     journal.lock(wait_s=10.0)
+    settings = replace(config.load(folder), instance=seat.instance(folder))
     door_process.end(folder)
     jobs = Jobs(journal, Registry(settings))
     jobs.adopt()
@@ -160,7 +160,7 @@ def leave(folder: Path) -> int:
         rev=jobs.seen_rev,
         jobs=jobs.statuses(Reading()),
     )
-    return _call(folder, "POST", "leave", params={"for": "good"}, body=report.model_dump_json().encode())
+    return _call(settings, "POST", "leave", params={"for": "good"}, body=report.model_dump_json().encode())
 
 
 def update(folder: Path) -> int:
