@@ -260,15 +260,24 @@ def _check_unused() -> None:
 def _bring_in(archive: tarfile.TarFile, manifest: dict[str, Any]) -> None:
     data: Path = settings.BERTH_DATA
     with tempfile.TemporaryDirectory(dir=data, prefix=".restore-") as name:
-        archive.extract("database.dump", name, filter="data")
-        _replace_database(Path(name) / "database.dump")
-    for entry in archive.getmembers():
-        if entry.isfile() and entry.name.split("/")[0] in FOLDERS:
-            archive.extract(entry, data, filter="data")
+        aside = Path(name)
+        archive.extract("database.dump", aside, filter="data")
+        # All files before the database: a disk that gets full must not leave half of each.
+        files = [entry for entry in archive.getmembers() if _wanted(entry)]
+        archive.extractall(aside, files, filter="data")
+        _replace_database(aside / "database.dump")
+        for file in dict.fromkeys(entry.name for entry in files):
+            (data / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(aside / file, data / file)
     if not env.raw("BERTH_SECRET_KEY") and "secret.key" in archive.getnames():
         key = archive.extractfile("secret.key")
         if key is not None:
             _put_key(data / "secret.key", key.read())
+
+
+def _wanted(entry: tarfile.TarInfo) -> bool:
+    parts = entry.name.split("/")
+    return entry.isfile() and parts[0] in FOLDERS and ".." not in parts
 
 
 def _replace_database(dump: Path) -> None:
