@@ -85,6 +85,9 @@ def sign_in(request: HttpRequest, *, name: str, password: str) -> User:
     if user is None:
         raise SignInFailed()
     with transaction.atomic():
+        # Whoever disables an account ends its sessions behind the same lock: none may begin after that.
+        if not User.objects.select_for_update().filter(pk=user.pk, is_active=True).exists():
+            raise SignInFailed()
         sessions.begin(request, user)
         audit.record("login", user, actor=Actor.from_request(request))
     return user

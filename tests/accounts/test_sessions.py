@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.contrib.sessions.backends.base import UpdateError
@@ -11,8 +13,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from panel.accounts import agents, sessions
+from panel.accounts import agents, services, sessions
 from panel.accounts.models import PersonSession, User
+from panel.accounts.people import disable
 from panel.audit.models import Event
 from panel.core.errors import Denied
 from tests.accounts.conftest import PASSWORD
@@ -234,6 +237,20 @@ def test_language_by_account_then_cookie_then_browser(
         client.cookies["django_language"] = cookie
     page = client.get("/account", headers={"Accept-Language": browser_says}).content.decode()
     assert f'<html lang="{wanted}"' in page
+
+
+def test_no_session_begins_when_the_account_is_disabled_meanwhile(people: dict[str, User]) -> None:
+    """While the password was checked; else the browser would be signed in as soon as the account is enabled again."""
+    checked = services._checked
+
+    def slow(*args: Any) -> Any:
+        user = checked(*args)
+        assert disable(people["viewer"], actor=people["admin"])
+        return user
+
+    with patch.object(services, "_checked", slow):
+        answer = Client().post("/login", {"name": "viewer-1", "password": PASSWORD})
+    assert answer.status_code == 422 and not PersonSession.objects.filter(user=people["viewer"]).exists()
 
 
 def test_language_and_colours_are_kept_and_not_recorded(people: dict[str, User]) -> None:
