@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from panel.audit.wording import plain_sentence
 
 CHUNK = 500  # rows in memory at a time
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # what a spreadsheet would run or move
+# The same behind what a spreadsheet may take for the end of a cell: in half of Europe that is a semicolon.
+INNER = re.compile(r"([;|\t][\s\"']*)(?=[=+\-@＝＋－＠])")
 COLUMNS = (
     "id", "at", "actor", "actor_id", "address", "verb", "text", "target_kind", "target_id", "target", "story",
     "outcome", "count", "before", "after", "facts",
@@ -32,6 +35,7 @@ def safe_cell(value: Any) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = INNER.sub(r"\1'", text)
     return f"'{text}" if text.startswith(FORMULA) else text
 
 

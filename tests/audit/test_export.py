@@ -5,6 +5,7 @@ import csv
 import gc
 import io
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from django.utils import timezone
 from panel import audit
 from panel.accounts.actor import Actor
 from panel.audit import export
-from panel.audit.export import CHUNK, parts, safe_cell
+from panel.audit.export import CHUNK, FORMULA, parts, safe_cell
 from panel.audit.models import Event
 from panel.audit.queries import Filters
 
@@ -90,6 +91,14 @@ def test_other_formats_are_not_there(acts: None, browser: Browser) -> None:
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"])
 def test_no_cell_is_a_formula(start: str) -> None:
     assert safe_cell(f"{start}cmd|' /C calc'!A0") == f"'{start}cmd|' /C calc'!A0"
+
+
+@pytest.mark.parametrize(
+    "cell", ["a;=1+1", "a;  @x", 'a;"=1+1', "a|+1", "a\t-1", {"name": "a;=1+1"}, ["x;=1", "y;＝1"]]
+)
+def test_no_part_of_a_cell_is_a_formula_where_cells_end_with_a_semicolon(cell: Any) -> None:
+    parts = re.split(r"[;|\t]", safe_cell(cell))
+    assert len(parts) > 1 and not any(part.strip(' "').startswith(FORMULA) for part in parts), parts
 
 
 def test_other_cells_stay_as_they_are() -> None:
