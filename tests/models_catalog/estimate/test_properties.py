@@ -1,6 +1,6 @@
 """What must hold for every model, flag and GPU."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from models_catalog.estimate import Gpu, Options, Plan, estimate
@@ -63,6 +63,7 @@ def test_more_stages_never_hold_more_on_each(model: str, pp: int) -> None:
 
 
 @settings(max_examples=150, deadline=None)
+@example("Qwen--Qwen3.6-27B", "0.26.0", Gpu("H100-80GB", 79.19), 32, 33)
 @given(models, versions, gpus, batches, batches)
 def test_more_sequences_never_leave_more_cache(model: str, version: str, gpu: Gpu, one: int, other: int) -> None:
     less, more = (
