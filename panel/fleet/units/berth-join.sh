@@ -244,7 +244,16 @@ install_packages() {
   tag=$("$PY" -c 'import platform, sys; print("cp%d%d-%s" % (*sys.version_info[:2], platform.machine()))')
   if fetch "$PANEL/join/wheels/$tag" "$wheels/list" && [ -s "$wheels/list" ]; then
     say "Fetching packages for $tag from the panel ..."
-    while read -r sha name; do fetch "$PANEL/join/wheels/$tag/$name" "$wheels/$name" "$sha" || return 1; done <"$wheels/list"
+    while read -r sha name; do
+      # Nothing vouches for the list itself: a name in it must not lead out of the folder. pip compares what is there.
+      case "$name" in
+        *[!A-Za-z0-9_.+-]* | .* | -*) name='' ;;
+        *.whl) ;;
+        *) name='' ;;
+      esac
+      [ -n "$name" ] && [ -n "$sha" ] || fail "the list of packages from $PANEL holds what is no name of a package"
+      fetch "$PANEL/join/wheels/$tag/$name" "$wheels/$name" "$sha" || return 1
+    done <"$wheels/list"
     if pip_install --no-index --find-links "$wheels"; then rm -rf "$wheels"; return; fi
     say "The panel's packages are not enough; trying this machine's package index."
   fi
