@@ -1,4 +1,4 @@
-"""How a run ended, in its first form: exit or signal, phase reached, first error of the log, and whether a restart
+"""How a run ended: exit or signal, phase reached, first error of the log, and whether a restart
 can cure it. Pure.
 
 The first exception of the first process that failed is the cause; what follows it is echo. See `causes` for the
@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deployments.diagnosis import causes, phases
+from deployments.diagnosis.decide import diagnose
 from deployments.diagnosis.lines import Line, clean
+from deployments.diagnosis.reader import Reader
+from deployments.diagnosis.result import Diagnosis
 
 MAX_LOG_BYTES = 4 << 20  # how much of a log is looked at: the newest bytes of this many
 MAX_BLOCK = 40  # lines of the error block
@@ -84,19 +87,55 @@ def explain(
     """
     if refusal:
         return Ending({"code": str(refusal.get("code")), "params": dict(refusal.get("params") or {})})
-    block = first_error(log)
-    reached = _phase_reached(log, phases, block)
-    cause = causes.match(str(block.get("root", "")))
+    ended = {} if own_reason else {"exit_code": exit_code, "signal": signal}
+    found = diagnosed(log, **ended)
+    block = _block_of(found) or first_error(log)
+    proven = found.recognised and found.root_line is not None
+    reached = _furthest(found.phase, phases) if proven else _phase_reached(log, phases, block)
     # A start that was given up on was ended by the panel: its signal says nothing.
     reason = dict(own_reason) if own_reason else _how(exit_code, signal)
     params = {**dict(reason.get("params") or {}), "phase": reached}
-    if cause:
-        params["cause"] = cause.code
+    if found.recognised:
+        params |= {"cause": found.code, "title": found.title, "confidence": round(found.confidence, 2)}
+    if proven:
+        params["root_line"] = found.root_line
     if probe and probe.get("status"):
         params["status"] = probe["status"]
     known: dict[str, Any] = {key: block[key] for key in ("first_line", "root_line", "lines", "numbers") if key in block}
-    curable = _curable(str(reason["code"]), reached, cause, bool(block), exit_code, signal, was_ready=was_ready)
+    # Memory that was short while it served may be free now; while it loaded, it will be short again.
+    short = found.code == "mem.host_oom_killed" and reached in ("serving", "answered")
+    cure = found.curable or short if proven else None
+    curable = _curable(str(reason["code"]), reached, cure, bool(block), exit_code, signal, was_ready=was_ready)
     return Ending({"code": reason["code"], "params": params}, reached, known, curable)
+
+
+def diagnosed(log: bytes, *, exit_code: int | None = None, signal: int | None = None) -> Diagnosis:
+    """What the rules say of the newest part of a log."""
+    reader = Reader()
+    skipped = max(0, len(log) - MAX_LOG_BYTES)
+    reader.count = log[:skipped].count(b"\n")
+    reader.feed(log[skipped:])
+    return diagnose(reader, exit_code=exit_code, signal=signal)
+
+
+def _block_of(found: Diagnosis) -> dict[str, Any]:
+    """The error block of a cause that was recognised by a line."""
+    if not found.recognised or found.root_line is None or not found.lines:
+        return {}
+    return {
+        "first_line": found.numbers[0],
+        "root_line": found.root_line,
+        "root": found.root,
+        "lines": [line[:_MAX_LINE] for line in found.lines[-MAX_BLOCK:]],
+        "numbers": list(found.numbers[-MAX_BLOCK:]),
+    }
+
+
+def _furthest(phase: str, given: Sequence[Mapping[str, Any]]) -> str:
+    """What ends an engine that was up ended it while serving, whatever the class usually does."""
+    seen = str(given[-1]["code"]) if given else "start"
+    up = phases.ORDER.index("serving")
+    return seen if phases.ORDER.index(seen) >= up > phases.ORDER.index(phase) or phase == "start" else phase
 
 
 def _how(exit_code: int | None, signal: int | None) -> dict[str, Any]:
@@ -120,7 +159,7 @@ def _signal_of(exit_code: int | None, signal: int | None) -> int:
 def _curable(
     code: str,
     phase: str,
-    cause: causes.Cause | None,
+    cure: bool | None,
     has_error: bool,
     exit_code: int | None,
     signal: int | None,
@@ -130,8 +169,8 @@ def _curable(
     """Whether the same start may go well the next time."""
     if code == "answer.failed":
         return False
-    if cause:
-        return cause.curable or was_ready
+    if cure is not None:
+        return cure or was_ready
     if was_ready or code in ("start.deadline", "exit.unknown"):
         return True
     number = _signal_of(exit_code, signal)
