@@ -9,8 +9,8 @@ class DeploymentsConfig(AppConfig):
         from deployments import events, labels, runtime_use  # noqa: F401  (events connects the receivers)
         from deployments.gateway.names import names
         from panel.accounts import reach
-        from panel.fleet import runtime_users
         from panel.fleet.labels import register
+        from panel.fleet.runtimes import users as runtime_users
 
         register(labels.of_jobs)
         reach.register(names)

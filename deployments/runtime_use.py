@@ -5,7 +5,7 @@ from collections import defaultdict
 from django.urls import reverse
 
 from deployments.models import Deployment, Run
-from panel.fleet.runtime_users import Kind, Use
+from panel.fleet.runtimes.users import Kind, Use
 
 
 def of_runtimes(runtime_ids: list[int]) -> dict[int, list[Use]]:

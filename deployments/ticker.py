@@ -17,9 +17,10 @@ from panel.audit.months import Housekeeping
 from panel.core import idempotency
 from panel.core.database import own_connection
 from panel.core.locks import Lock
-from panel.fleet import runtime_outcomes, signals
 from panel.fleet import services as fleet
+from panel.fleet import signals
 from panel.fleet.models import Host
+from panel.fleet.runtimes import outcomes as runtime_outcomes
 
 log = logging.getLogger(__name__)
 

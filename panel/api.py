@@ -27,7 +27,7 @@ from panel.core.api import StrictParser
 from panel.core.errors import Invalid, NotFound, PanelError
 from panel.core.validation import fields
 from panel.fleet.api import router as hosts
-from panel.fleet.api_runtimes import router as runtimes
+from panel.fleet.runtimes.api import router as runtimes
 
 log = logging.getLogger(__name__)
 

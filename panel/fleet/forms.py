@@ -16,15 +16,6 @@ class EngineForm(forms.Form):
     )
 
 
-class JoinForm(forms.Form):
-    """A name for a machine that will join. `taken` is the host of that name, when there is one."""
-
-    host_name = forms.CharField(label=_("Name of the host"), max_length=64, required=False)
-    again = forms.BooleanField(label=_("It is that machine, or takes its place: give it a new key"), required=False)
-
-    taken = None
-
-
 class HostNameForm(forms.Form):
     """Another name for a host."""
 

@@ -22,7 +22,9 @@ from pydantic import ValidationError
 from panel.accounts.actor import address_of
 from panel.core import sse
 from panel.core.errors import NotFound, PanelError
-from panel.fleet import agent_bundle, joining, live, reports, seats, services, wire
+from panel.fleet import live, reports, seats, services, wire
+from panel.fleet.joining import agent_bundle
+from panel.fleet.joining import services as joining
 from panel.fleet.models import Host, Job
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,9 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from panel.fleet import doors, hostclock, live, logstore, runtime_outcomes, services, signals, wire
+from panel.fleet import doors, hostclock, live, logstore, services, signals, wire
 from panel.fleet.models import Gpu, Host, Job, JobLog
+from panel.fleet.runtimes import outcomes as runtime_outcomes
 
 OVER = ("ended", "refused")
 PROVISION = ("install", "remove")  # kinds of jobs that change which engines a host has

@@ -2,10 +2,11 @@
 
 from django.urls import include, path
 
-from panel.fleet import host_views, join_views, views
+from panel.fleet import host_views, views
+from panel.fleet.joining import views as join_views
 
 urlpatterns = [
-    path("runtimes/", include("panel.fleet.runtime_urls")),
+    path("runtimes/", include("panel.fleet.runtimes.urls")),
     path("hosts/", views.hosts, name="hosts"),
     path("hosts/live", views.hosts_live, name="hosts-live"),
     path("hosts/<int:pk>/", host_views.host, name="host"),

@@ -4,7 +4,8 @@ from datetime import timedelta
 
 from django.utils import timezone
 
-from panel.fleet import joining, services
+from panel.fleet import services
+from panel.fleet.joining import services as joining
 from panel.fleet.models import Gpu, Host, JoinCode
 from tests.browser.cases import case
 from tests.browser.cases_fleet import FACTS

@@ -8,7 +8,8 @@ from django.conf import settings
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from panel.fleet import agent_bundle, wire
+from panel.fleet import wire
+from panel.fleet.joining import agent_bundle
 from panel.fleet.models import Host, JoinCode
 from tests.browser.cases_fleet import FACTS
 from tests.browser.checks import shoot, violations

@@ -14,8 +14,9 @@ from deployments.models import Deployment, Run, Transition
 from deployments.reconcile import load, reconcile, sweep
 from deployments.states import State
 from panel.core import claims
-from panel.fleet import hosts, logstore, runtimes
+from panel.fleet import hosts, logstore
 from panel.fleet.models import Host, Job, Reservation
+from panel.fleet.runtimes import services as runtimes
 from tests.deployments import builders
 
 pytestmark = pytest.mark.django_db

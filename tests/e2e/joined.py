@@ -95,7 +95,7 @@ class Machine:
 
     def paste(self, command: str, *more: str) -> subprocess.CompletedProcess[str]:
         """The command from the page, as a person pastes it."""
-        from panel.fleet import agent_bundle
+        from panel.fleet.joining import agent_bundle
 
         if self.prepared and not (self.dir / "venvs").exists():
             self.prepare(agent_bundle.requirements())

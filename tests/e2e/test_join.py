@@ -287,7 +287,7 @@ def test_only_one_script_at_a_time(stack: Stack, box: Machine) -> None:
 
 def other_user(box: Machine) -> str:
     """A user without rights, and a Python that it can run with the tests' packages; skips where there is none."""
-    from panel.fleet import agent_bundle
+    from panel.fleet.joining import agent_bundle
 
     box.home.chmod(0o755)
     box.prepare(agent_bundle.requirements())

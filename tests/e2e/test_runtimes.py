@@ -12,8 +12,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from deployments import services
 from panel.accounts.models import User
 from panel.audit.models import Event
-from panel.fleet import logstore, runtimes
+from panel.fleet import logstore
 from panel.fleet.models import Runtime, RuntimeInstall
+from panel.fleet.runtimes import services as runtimes
 from tests.browser import checks
 from tests.browser.conftest import browser  # noqa: F401  # a fixture
 from tests.e2e.stack import Stack, running

@@ -21,11 +21,12 @@ from deployments import services
 from deployments.models import Deployment
 from panel.accounts.actor import Actor
 from panel.accounts.models import User
-from panel.fleet import joining, logstore, wire
+from panel.fleet import logstore, wire
 from panel.fleet import services as fleet
 from panel.fleet.agent import door_process
 from panel.fleet.agent.pins import pin_of
 from panel.fleet.door import serve
+from panel.fleet.joining import services as joining
 from panel.fleet.models import Host, Job
 from tests import netns
 from tests.e2e.stack import ROOT, Stack, running

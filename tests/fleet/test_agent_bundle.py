@@ -20,7 +20,8 @@ from django.core.management import call_command
 from django.test import Client
 
 from panel.accounts.models import User
-from panel.fleet import agent_bundle, joining, panel_tls
+from panel.fleet.joining import agent_bundle, panel_tls
+from panel.fleet.joining import services as joining
 from panel.fleet.models import Host, JoinCode
 from tests.e2e.joined import certificate
 
@@ -43,7 +44,7 @@ print(panel.fleet.agent.__file__)
 
 def test_the_bundle_is_the_same_bytes_each_time(tmp_path: Path) -> None:
     first = agent_bundle.bundle()
-    code = "import django; django.setup(); from panel.fleet import agent_bundle as b; print(b.bundle().sha256)"
+    code = "import django; django.setup(); from panel.fleet.joining import agent_bundle as b; print(b.bundle().sha256)"
     env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
     assert done.stdout.strip() == first.sha256 == hashlib.sha256(first.data).hexdigest(), done.stderr

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from panel.fleet import agent_bundle
 from panel.fleet.agent import engine_cpu, install_host, install_plan, provision, sample_model, verify
 from panel.fleet.agent.provision import (
     SetupProblem,
@@ -26,6 +25,7 @@ from panel.fleet.agent.provision import (
     start_folder,
     write_marker,
 )
+from panel.fleet.joining import agent_bundle
 
 REPOSITORY = Path(__file__).parents[2]
 PINS = engine_cpu.REQUIREMENTS.read_text(encoding="utf-8")

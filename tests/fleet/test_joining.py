@@ -13,8 +13,9 @@ from django.utils import timezone
 from panel.accounts.models import User
 from panel.audit.models import Event
 from panel.core.errors import Denied, Invalid
-from panel.fleet import host_wording, joining, reports, seats, services, wire
+from panel.fleet import host_wording, reports, seats, services, wire
 from panel.fleet.agent.version import VERSION
+from panel.fleet.joining import services as joining
 from panel.fleet.models import Host, Job, JoinCode
 from tests.fleet.test_reports import FACTS, engine_task
 

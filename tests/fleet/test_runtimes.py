@@ -11,9 +11,13 @@ from panel.accounts.actor import Actor
 from panel.accounts.models import User
 from panel.audit.models import Event
 from panel.core.errors import Conflict, Denied, Invalid
-from panel.fleet import install_checks, reports, runtime_outcomes, runtime_users, runtimes, services, wire
+from panel.fleet import reports, services, wire
 from panel.fleet.models import Host, InstallState, Job, Runtime, RuntimeInstall
-from panel.fleet.runtime_users import Use
+from panel.fleet.runtimes import install_checks
+from panel.fleet.runtimes import outcomes as runtime_outcomes
+from panel.fleet.runtimes import services as runtimes
+from panel.fleet.runtimes import users as runtime_users
+from panel.fleet.runtimes.users import Use
 
 pytestmark = pytest.mark.django_db
 
@@ -421,6 +425,6 @@ def test_a_search_that_began_before_an_install_ended_does_not_hide_it(host: Host
 
 
 def test_states_are_the_ones_that_pages_know() -> None:
-    from panel.fleet.runtime_wording import BADGES
+    from panel.fleet.runtimes.wording import BADGES
 
     assert set(BADGES) == set(InstallState.values)

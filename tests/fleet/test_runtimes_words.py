@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from panel.fleet import install_checks, runtime_wording, sources
-from panel.fleet.runtime_wording import ALL, CHECKS, FAILURES, failure
+from panel.fleet.agent import provision
+from panel.fleet.runtimes import sources
+from panel.fleet.runtimes import wording as runtime_wording
+from panel.fleet.runtimes.wording import ALL, CHECKS, FAILURES, failure
 
-AGENT = Path(install_checks.__file__).with_name("agent")
+AGENT = Path(provision.__file__).parent
 # Where problems are made, and how their code begins when it reaches the panel.
 PROBLEMS = {
     "provision": "install.", "install": "install.", "install_host": "install.", "install_plan": "install.",

@@ -88,7 +88,7 @@ def codes_in(path: Path, calls: tuple[str, ...]) -> set[str]:
 def test_every_code_of_planner_engines_loop_and_host_has_words() -> None:
     from deployments.codes import CODES
     from deployments.states import DEADLINES
-    from panel.fleet.runtime_wording import FAILURES
+    from panel.fleet.runtimes.wording import FAILURES
 
     missing = {}
     for place, calls in MAKERS.items():

@@ -146,7 +146,7 @@ def agent_environment(berth: Setup) -> dict[str, str]:
 
 def code(berth: Setup) -> str:
     return berth.shell(
-        ACT, "from panel.fleet.joining import make_code", "print(make_code(Actor.from_user(u), 'gpu-1')[1])"
+        ACT, "from panel.fleet.joining.services import make_code", "print(make_code(Actor.from_user(u), 'gpu-1')[1])"
     ).split()[-1]
 
 
@@ -162,7 +162,7 @@ def test_an_agent_refuses_a_certificate_that_nobody_vouches_for(berth: Setup) ->
 
 
 def test_an_agent_joins_by_the_outside_address(berth: Setup) -> None:
-    pin = berth.shell("from panel.fleet.panel_tls import trust", "t = trust()", "print(t.kind, t.pin)").split()
+    pin = berth.shell("from panel.fleet.joining.panel_tls import trust", "t = trust()", "print(t.kind, t.pin)").split()
     assert pin[0] == "pinned", (
         "the panel sees its own certificate through the proxy, and that no authority stands behind"
     )

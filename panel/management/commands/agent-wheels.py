@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from packaging.markers import Marker, default_environment
 
 from panel import lock
-from panel.fleet import agent_bundle
+from panel.fleet.joining import agent_bundle
 
 ARCHES = ("x86_64", "aarch64")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")

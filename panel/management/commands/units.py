@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from panel.fleet import agent_bundle
+from panel.fleet.joining import agent_bundle
 
 
 class Command(BaseCommand):

@@ -21,10 +21,10 @@ from django.utils.translation import gettext_lazy as _
 from panel import lock
 from panel.core.errors import PanelError
 from panel.fleet.agent.version import VERSION
-from panel.fleet.panel_tls import authority_pem
+from panel.fleet.joining.panel_tls import authority_pem
 from panel.fleet.wire import WIRE_VERSION
 
-UNITS = Path(__file__).resolve().parent / "units"
+UNITS = Path(__file__).resolve().parent.parent / "units"
 # What the agent and the host's door import; a test runs the agent from the bundle alone.
 FILES = ("panel/__init__.py", "panel/fleet/__init__.py", "panel/fleet/wire.py", "models_catalog/__init__.py")
 FOLDERS = ("panel/fleet/agent", "panel/fleet/door", "models_catalog/inspect")

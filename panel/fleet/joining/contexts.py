@@ -10,9 +10,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from panel.core.errors import PanelError
-from panel.fleet import agent_bundle, joining, panel_tls
+from panel.fleet.joining import agent_bundle, panel_tls, services
+from panel.fleet.joining.panel_tls import Trust
 from panel.fleet.models import Gpu, JoinCode
-from panel.fleet.panel_tls import Trust
 
 SCRIPT = "berth-join.sh"
 
@@ -101,7 +101,7 @@ def standing(row: JoinCode) -> Standing:
 
 
 def codes() -> list[dict[str, Any]]:
-    return [{"row": row, "standing": standing(row)} for row in joining.codes()]
+    return [{"row": row, "standing": standing(row)} for row in services.codes()]
 
 
 def page(form: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from django.utils import timezone
 from panel import audit
 from panel.fleet import live, services, wire
 from panel.fleet.models import InstallState, Job, Runtime, RuntimeInstall
-from panel.fleet.runtimes import ACTIVE, STOP_GRACE_S, announce
+from panel.fleet.runtimes.services import ACTIVE, STOP_GRACE_S, announce
 
 LOST_RESULT_S = 60.0  # a job that ended this long ago and has no result will not get one
 REMOVE_LIMIT_S = 900.0

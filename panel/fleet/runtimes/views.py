@@ -15,17 +15,17 @@ from panel.accounts.guard import right
 from panel.core import sse
 from panel.core.errors import Conflict, Invalid, NotFound
 from panel.core.pages import form_again, go, page, put_errors, slice_of
-from panel.fleet import live, log_answers, queries, runtimes
-from panel.fleet import runtime_contexts as contexts
-from panel.fleet import runtime_queries as reads
+from panel.fleet import live, log_answers, queries
 from panel.fleet.models import Host
-from panel.fleet.runtime_forms import FolderForm, InstallForm
+from panel.fleet.runtimes import contexts, services
+from panel.fleet.runtimes import queries as reads
+from panel.fleet.runtimes.forms import FolderForm, InstallForm
 
 PAGE = 100
 
 
 def _may_manage(request: HttpRequest) -> bool:
-    return can(request.actor, runtimes.RIGHT)
+    return can(request.actor, services.RIGHT)
 
 
 @require_GET
@@ -65,10 +65,10 @@ def new(request: HttpRequest) -> HttpResponse:
     )
     if form.is_bound and form.is_valid():
         try:
-            row = runtimes.install(**form.cleaned_data, actor=request.actor)
+            row = services.install(**form.cleaned_data, actor=request.actor)
         except Invalid as exc:
             put_errors(form, exc)
-        except runtimes.CannotInstall as exc:
+        except services.CannotInstall as exc:
             form.add_error(None, f"{exc.text} {exc.hint_text}")
         else:
             return go(request, reverse("runtime-install", args=[row.pk]))
@@ -132,14 +132,14 @@ def install_log_file(request: HttpRequest, install_id: uuid.UUID) -> StreamingHt
 @require_POST
 @right("runtimes.manage")
 def cancel(request: HttpRequest, install_id: uuid.UUID) -> HttpResponse:
-    row = runtimes.cancel(reads.install(install_id), actor=request.actor)
+    row = services.cancel(reads.install(install_id), actor=request.actor)
     return go(request, reverse("runtime-install", args=[row.pk]))
 
 
 @require_POST
 @right("runtimes.manage")
 def try_again(request: HttpRequest, install_id: uuid.UUID) -> HttpResponse:
-    row = runtimes.try_again(reads.install(install_id), actor=request.actor)
+    row = services.try_again(reads.install(install_id), actor=request.actor)
     return go(request, reverse("runtime-install", args=[row.pk]))
 
 
@@ -154,7 +154,7 @@ def remove(request: HttpRequest, pk: int) -> HttpResponse:
     context: dict[str, Any] = contexts.removal(row)
     if request.method == "POST":
         try:
-            runtimes.remove(row, actor=request.actor, confirmed=request.POST.get("confirmed") == "1")
+            services.remove(row, actor=request.actor, confirmed=request.POST.get("confirmed") == "1")
         except Conflict as exc:
             return form_again(request, "fleet/runtimes_remove.html", {**context, "refusal": exc})
         text = _("%(name)s is being removed from %(host)s.")
@@ -170,7 +170,7 @@ def remove(request: HttpRequest, pk: int) -> HttpResponse:
 @right("runtimes.manage")
 def find(request: HttpRequest, pk: int) -> HttpResponse:
     host = queries.host(pk)
-    runtimes.find(host, actor=request.actor)
+    services.find(host, actor=request.actor)
     messages.info(request, _("Looking for engines on %(host)s.") % {"host": host.name})
     return go(request, reverse("runtimes"))
 
@@ -184,7 +184,7 @@ def folders(request: HttpRequest, pk: int) -> HttpResponse:
     context = {"section": "runtimes", "host": host, "form": form}
     if form.is_valid():
         try:
-            runtimes.name_folder(host, form.cleaned_data["folder"], actor=request.actor)
+            services.name_folder(host, form.cleaned_data["folder"], actor=request.actor)
         except Invalid as exc:
             put_errors(form, exc)
         else:
@@ -199,5 +199,5 @@ def folders(request: HttpRequest, pk: int) -> HttpResponse:
 @right("runtimes.manage")
 def forget_folder(request: HttpRequest, pk: int) -> HttpResponse:
     host = queries.host(pk)
-    runtimes.forget_folder(host, request.POST.get("folder", "")[:500], actor=request.actor)
+    services.forget_folder(host, request.POST.get("folder", "")[:500], actor=request.actor)
     return go(request, reverse("runtime-folders", args=[pk]))

@@ -1,7 +1,7 @@
 """Engines on hosts: install, cancel, try again, remove, look for them. Each act and its audit row are one transaction.
 
-Acts order jobs; what became of them is written by runtime_outcomes.py. Whoever writes several rows locks the host first
-(services.lock_host), as reports do.
+Acts order jobs; what became of them is written by outcomes.py. Whoever writes several rows locks the host first
+(fleet services.lock_host), as reports do.
 """
 
 import functools
@@ -17,9 +17,10 @@ from django.utils.translation import gettext_lazy as _
 from panel import audit
 from panel.accounts.access import require
 from panel.core.errors import Conflict, Invalid, PanelError
-from panel.fleet import install_checks, live, runtime_users, runtime_wording, services, sources, wire
+from panel.fleet import live, services, wire
 from panel.fleet.agent.install_plan import VERSION, base_name
 from panel.fleet.models import Host, InstallState, Job, Runtime, RuntimeInstall
+from panel.fleet.runtimes import install_checks, sources, users, wording
 
 RIGHT = "runtimes.manage"
 ENGINES = ("vllm",)
@@ -43,7 +44,7 @@ def _refuse_early(host: Host, variant: str, version: str) -> None:
     if host.forgotten_at is not None:
         raise Conflict("host.forgotten", _("This host does not belong to the panel any more."), "")
     for check in install_checks.refusals(host, variant, version):
-        words = runtime_wording.failure(check.refusal())
+        words = wording.failure(check.refusal())
         raise CannotInstall(check.code, words.text, words.hint)
 
 
@@ -225,7 +226,7 @@ def refuse_removal(row: Runtime, *, confirmed: bool) -> None:
     if row.origin not in REMOVABLE:
         hint = _("It was found on the host and not installed by Berth. Whoever installed it can remove it there.")
         raise Conflict("runtime.not_managed", _("Berth removes only engines that it installed."), hint)
-    uses = runtime_users.of([row.pk]).get(row.pk, [])
+    uses = users.of([row.pk]).get(row.pk, [])
     running = [use.text for use in uses if use.kind == "running"]
     chosen = [use.text for use in uses if use.kind == "chosen"]
     if running:

@@ -6,7 +6,7 @@ from django.db.models import F, Func, IntegerField, Prefetch, QuerySet
 
 from panel.core.errors import NotFound
 from panel.fleet.models import Gpu, Host, Runtime, RuntimeInstall
-from panel.fleet.runtimes import ACTIVE
+from panel.fleet.runtimes.services import ACTIVE
 
 RECENT = 8  # installs that are over and still shown on the page of all engines
 

@@ -10,11 +10,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from panel.core.numbers import duration, gib
-from panel.fleet import install_checks, runtime_queries, runtime_users, runtime_wording, sources, wording
 from panel.fleet.agent.install_plan import download_commands, release
 from panel.fleet.models import Host, InstallState, Runtime, RuntimeInstall
-from panel.fleet.runtime_users import Use
-from panel.fleet.runtimes import ACTIVE, REMOVABLE
+from panel.fleet.runtimes import install_checks, queries, sources, users, wording
+from panel.fleet.runtimes.services import ACTIVE, REMOVABLE
+from panel.fleet.runtimes.users import Use
+from panel.fleet.wording import DEVICES, ENGINES
+from panel.fleet.wording import engine as engine_name
 
 PHASES = ("checking", "downloading", "installing", "extras", "verifying", "trying")
 OVER = (InstallState.DONE, InstallState.FAILED, InstallState.CANCELLED)
@@ -26,26 +28,26 @@ OVER = (InstallState.DONE, InstallState.FAILED, InstallState.CANCELLED)
 def index(rows: Iterable[Runtime], *, first: bool, may_manage: bool) -> dict[str, Any]:
     """Hosts with the engines of this slice of the list; on the first one also hosts that have none."""
     shown = list(rows)
-    uses = runtime_users.of(row.pk for row in shown)
-    hosts = {host.pk: host for host in runtime_queries.hosts()}
+    uses = users.of(row.pk for row in shown)
+    hosts = {host.pk: host for host in queries.hosts()}
     by_host: dict[int, list[dict[str, Any]]] = {pk: [] for pk in hosts} if first else {}
     for row in sorted(shown, key=_rank):
         by_host.setdefault(row.host_id, []).append(runtime_row(row, uses.get(row.pk, []), may_manage=may_manage))
-    searching = runtime_queries.searching()
-    going = runtime_queries.going()
+    searching = queries.searching()
+    going = queries.going()
     return {
         "section": "runtimes",
         "may_manage": may_manage,
         "hosts": [_host(hosts[pk], found, searching) for pk, found in by_host.items() if pk in hosts],
         "going": [install_row(row) for row in going],
-        "recent": [install_row(row) for row in runtime_queries.recent()] if first else [],
+        "recent": [install_row(row) for row in queries.recent()] if first else [],
         "moving": bool(going or searching),
     }
 
 
 def _rank(row: Runtime) -> tuple[Any, ...]:
     """vLLM first, what is there before what is gone, the newest before the older ones."""
-    kinds = list(wording.ENGINES)
+    kinds = list(ENGINES)
     kind = kinds.index(row.engine) if row.engine in kinds else len(kinds)
     return (kind, not row.present, [-part for part in release(row.version)] or [1], row.executable)
 
@@ -69,18 +71,18 @@ def runtime_row(row: Runtime, uses: list[Use], *, may_manage: bool) -> dict[str,
     facts = [
         f"Python {row.python}" if row.python else "",
         ", ".join(map(str, row.plugins)),
-        str(runtime_wording.ORIGINS.get(row.origin, row.origin)),
+        str(wording.ORIGINS.get(row.origin, row.origin)),
         _settings_word(getattr(row, "flag_count", 0)),
     ]
-    failed = runtime_wording.failure(row.remove_refusal) if row.remove_refusal else None
+    failed = wording.failure(row.remove_refusal) if row.remove_refusal else None
     return {
         "row": row,
-        "name": wording.engine(row),
+        "name": engine_name(row),
         "badge": _badge(row),
         "facts": " · ".join(part for part in facts if part),
-        "why": runtime_wording.failure(row.refusal) if row.refusal else None,
+        "why": wording.failure(row.refusal) if row.refusal else None,
         "remove_failed": failed,
-        "uses": [{"use": use, "word": runtime_wording.USES[use.kind]} for use in uses],
+        "uses": [{"use": use, "word": wording.USES[use.kind]} for use in uses],
         "can_remove": may_manage and row.origin in REMOVABLE and row.present and not removing,
     }
 
@@ -103,19 +105,19 @@ def _badge(row: Runtime) -> tuple[str, str]:
 def title(row: RuntimeInstall) -> str:
     """ "vLLM 0.32.0 for CPU", as it was asked for."""
     version = {"": _("newest"), sources.NIGHTLY: _("nightly")}.get(row.version, row.version)
-    return f"{wording.ENGINES.get(row.engine, row.engine)} {version} {wording.DEVICES.get(row.variant, '')}".strip()
+    return f"{ENGINES.get(row.engine, row.engine)} {version} {DEVICES.get(row.variant, '')}".strip()
 
 
 def install_row(row: RuntimeInstall) -> dict[str, Any]:
-    kind, word = runtime_wording.BADGES[row.state]
+    kind, word = wording.BADGES[row.state]
     now = row.steps[-1] if row.steps and row.state in ACTIVE else None
     return {
         "row": row,
         "title": title(row),
         "badge": (kind, str(word)),
-        "now": str(runtime_wording.STEPS[now["code"]][1]) if now and now["code"] in runtime_wording.STEPS else "",
+        "now": str(wording.STEPS[now["code"]][1]) if now and now["code"] in wording.STEPS else "",
         "percent": _percent(now) if now else None,
-        "why": runtime_wording.failure(row.refusal) if row.state == InstallState.FAILED else None,
+        "why": wording.failure(row.refusal) if row.state == InstallState.FAILED else None,
     }
 
 
@@ -146,7 +148,7 @@ def install_page(row: RuntimeInstall, *, may_manage: bool) -> dict[str, Any]:
         "so_far": duration((timezone.now() - row.began_at).total_seconds()) if going and row.began_at else "",
         "stalled": _stalled(row) if row.state == InstallState.RUNNING else 0,
         "line": str((row.refusal or {}).get("params", {}).get("line") or ""),
-        "extras": ", ".join(str(runtime_wording.EXTRAS.get(extra, extra)) for extra in row.extras),
+        "extras": ", ".join(str(wording.EXTRAS.get(extra, extra)) for extra in row.extras),
         "settings": sources.shown_settings(row.version),
         "runtime": runtime_row(row.runtime, [], may_manage=False) if row.runtime is not None else None,
         "can_cancel": may_manage and row.state in (InstallState.WAITING, InstallState.RUNNING),
@@ -206,7 +208,7 @@ def install_steps(row: RuntimeInstall) -> list[dict[str, Any]]:
 
 
 def _step(row: RuntimeInstall, code: str, step: dict[str, Any] | None, *, is_last: bool) -> dict[str, Any]:
-    done, doing = runtime_wording.STEPS[code]
+    done, doing = wording.STEPS[code]
     if step is None:
         kind = "over" if row.state == InstallState.DONE else "todo"
         detail = _("not needed here") if kind == "over" else ""
@@ -263,7 +265,7 @@ def plan(host: Host, variant: str, version: str, extras: list[str]) -> dict[str,
         "host": host,
         "away": host.lost_at is not None or host.last_seen_at is None,
         "checks": [_check(check) for check in checks],
-        "refused": [runtime_wording.failure(check.refusal()) for check in checks if check.ok is False],
+        "refused": [wording.failure(check.refusal()) for check in checks if check.ok is False],
         "settings": sources.shown_settings(version),
         "folder": folder,
         "commands": "\n".join(sources.quoted(command) for command in commands),
@@ -278,7 +280,7 @@ def _check(check: install_checks.Check) -> dict[str, Any]:
         **check.params,
         **{key: gib(check.params[key]) for key in ("need_mib", "free_mib") if key in check.params},
     }
-    good, unknown = runtime_wording.CHECKS[check.code]
+    good, unknown = wording.CHECKS[check.code]
     shown = {key: "—" if value in (None, "") else value for key, value in params.items()}
     return {"kind": kind, "text": str(good if check.ok else unknown) % shown if check.ok is not False else ""}
 
@@ -288,7 +290,7 @@ def _check(check: install_checks.Check) -> dict[str, Any]:
 
 def removal(row: Runtime) -> dict[str, Any]:
     """What uses an engine that someone wants to remove."""
-    uses = runtime_users.of([row.pk]).get(row.pk, [])
+    uses = users.of([row.pk]).get(row.pk, [])
     return {
         "section": "runtimes",
         **runtime_row(row, uses, may_manage=True),

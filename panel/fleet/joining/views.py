@@ -10,8 +10,8 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from panel.accounts.guard import right
 from panel.core.errors import Invalid, PanelError
 from panel.core.pages import form_again, go, is_htmx, page, put_errors
-from panel.fleet import agent_bundle, join_contexts, joining
-from panel.fleet.forms import JoinForm
+from panel.fleet.joining import agent_bundle, contexts, services
+from panel.fleet.joining.forms import JoinForm
 
 
 @never_cache
@@ -21,34 +21,34 @@ def new(request: HttpRequest) -> HttpResponse:
     """Make a code and show it once, with the one command; the page then waits for the machine."""
     form = JoinForm(request.POST or None, initial={"host_name": request.GET.get("name", "")[:64]})
     if not form.is_bound:
-        return page(request, "fleet/join.html", join_contexts.page(form))
+        return page(request, "fleet/join.html", contexts.page(form))
     if form.is_valid():
         try:
-            trust = join_contexts.trust()
-            row, code = joining.make_code(
+            trust = contexts.trust()
+            row, code = services.make_code(
                 request.actor, form.cleaned_data["host_name"], again=form.cleaned_data["again"]
             )
-            return _made(request, row, code, join_contexts.command(code, trust), trust.kind)
-        except joining.TakenName as exc:
+            return _made(request, row, code, contexts.command(code, trust), trust.kind)
+        except services.TakenName as exc:
             form.taken = exc.host
             put_errors(form, exc)
         except Invalid as exc:
             put_errors(form, exc)
         except PanelError as exc:
             form.add_error(None, f"{exc.text} {exc.hint_text}")
-    return form_again(request, "fleet/join.html", join_contexts.page(form))
+    return form_again(request, "fleet/join.html", contexts.page(form))
 
 
-def _made(request: HttpRequest, row: joining.JoinCode, code: str, command: str, trust: str) -> HttpResponse:
+def _made(request: HttpRequest, row: services.JoinCode, code: str, command: str, trust: str) -> HttpResponse:
     context = {
         "section": "hosts",
         "row": row,
-        "standing": join_contexts.standing(row),
+        "standing": contexts.standing(row),
         "code": code,
         "command": command,
         "trust": trust,
         "sha256": agent_bundle.script_sha256(),
-        "reach": join_contexts.reach(),
+        "reach": contexts.reach(),
     }
     return page(request, "fleet/join_code.html", context)
 
@@ -58,8 +58,8 @@ def _made(request: HttpRequest, row: joining.JoinCode, code: str, command: str, 
 @right("hosts.manage")
 def code(request: HttpRequest, pk: int) -> HttpResponse:
     """What came of a code; the code itself is not shown again."""
-    row = joining.code(pk)
-    standing = join_contexts.standing(row)
+    row = services.code(pk)
+    standing = contexts.standing(row)
     if is_htmx(request) and request.GET.get("was") == standing.kind:
         return HttpResponse(status=204)  # nothing is taken from under a person's finger
     context = {"section": "hosts", "row": row, "standing": standing}
@@ -69,7 +69,7 @@ def code(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @right("hosts.manage")
 def revoke(request: HttpRequest, pk: int) -> HttpResponse:
-    if joining.revoke(joining.code(pk), actor=request.actor):
+    if services.revoke(services.code(pk), actor=request.actor):
         messages.info(request, _("The code was taken back."))
     return go(request, reverse("join-new"))
 

@@ -14,9 +14,9 @@ from panel.core.api import Page, Paging, Reason, Token, answers, page_of
 from panel.core.errors import Invalid
 from panel.core.idempotency import key_header, once
 from panel.core.wording import said
-from panel.fleet import runtime_queries, runtimes
 from panel.fleet.models import Host, Runtime, RuntimeInstall
-from panel.fleet.runtime_wording import failure
+from panel.fleet.runtimes import queries, services
+from panel.fleet.runtimes.wording import failure
 from panel.fleet.wording import ENGINE_REFUSALS
 
 router = Router(tags=["hosts"])
@@ -129,7 +129,7 @@ def _installs(rows: Iterable[RuntimeInstall]) -> Iterable[dict[str, Any]]:
     "/runtimes", response=answers({200: Page[RuntimeOut]}), auth=Token("runtimes.view"), summary=_("List engines")
 )
 def list_runtimes(request: HttpRequest, asked: Query[RuntimeFilter]) -> Any:
-    rows = runtime_queries.listed().filter(present=True)
+    rows = queries.listed().filter(present=True)
     if asked.host:
         rows = rows.filter(host__name=asked.host)
     if asked.engine:
@@ -144,7 +144,7 @@ def list_runtimes(request: HttpRequest, asked: Query[RuntimeFilter]) -> Any:
     summary=_("One engine"),
 )
 def get_runtime(request: HttpRequest, runtime_id: int) -> Any:
-    return runtime_out(runtime_queries.runtime(runtime_id))
+    return runtime_out(queries.runtime(runtime_id))
 
 
 @router.delete(
@@ -154,8 +154,8 @@ def get_runtime(request: HttpRequest, runtime_id: int) -> Any:
     summary=_("Remove an engine that Berth installed"),
 )
 def remove_runtime(request: HttpRequest, runtime_id: int, asked: Query[RemoveFilter]) -> Any:
-    row = runtime_queries.runtime(runtime_id)
-    job = runtimes.remove(row, actor=request.auth, confirmed=asked.confirmed)
+    row = queries.runtime(runtime_id)
+    job = services.remove(row, actor=request.auth, confirmed=asked.confirmed)
     return Status(202, {"job": job.pk})
 
 
@@ -191,7 +191,7 @@ def install_runtime(request: HttpRequest, body: InstallIn, response: HttpRespons
 
     def make() -> InstallOut:
         wish = body.model_dump(exclude={"host"})
-        row = runtimes.install(host, **wish, actor=request.auth)
+        row = services.install(host, **wish, actor=request.auth)
         return InstallOut(**install_out(row))
 
     return Status(201, once(request, response, key, make))
@@ -204,7 +204,7 @@ def install_runtime(request: HttpRequest, body: InstallIn, response: HttpRespons
     summary=_("One install"),
 )
 def get_install(request: HttpRequest, install_id: uuid.UUID) -> Any:
-    return install_out(runtime_queries.install(install_id))
+    return install_out(queries.install(install_id))
 
 
 @router.post(
@@ -214,5 +214,5 @@ def get_install(request: HttpRequest, install_id: uuid.UUID) -> Any:
     summary=_("Cancel an install"),
 )
 def cancel_install(request: HttpRequest, install_id: uuid.UUID) -> Any:
-    row = runtime_queries.install(install_id)
-    return Status(202, install_out(runtimes.cancel(row, actor=request.auth)))
+    row = queries.install(install_id)
+    return Status(202, install_out(services.cancel(row, actor=request.auth)))

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from panel.fleet import runtime_views as views
+from panel.fleet.runtimes import views
 
 urlpatterns = [
     path("", views.index, name="runtimes"),

@@ -1,0 +1,1 @@
+"""Engines on hosts: what is there, installs, removals, and who uses them."""
