@@ -32,6 +32,9 @@ def to_login(request: HttpRequest) -> HttpResponseRedirect:
 def _here(request: HttpRequest) -> str:
     """The open page: for a fragment that is not its own address, and a form that was sent has none to go back to."""
     if is_htmx(request):
-        parts = urlsplit(request.headers.get("HX-Current-URL") or "")
+        try:
+            parts = urlsplit(request.headers.get("HX-Current-URL") or "")
+        except ValueError:  # no browser's address
+            return ""
         return f"{parts.path}?{parts.query}" if parts.query else parts.path
     return request.get_full_path() if request.method == "GET" else ""

@@ -141,6 +141,8 @@ def test_a_stranger_is_led_to_the_sign_in_page_or_told_in_json() -> None:
         assert b'"code": "not_signed_in"' in answer.content
     answer = ask(stranger, **HTMX)
     assert (answer.status_code, answer["HX-Redirect"]) == (401, "/login?next=%2Fhosts%3Fx%3D1")
+    answer = ask(stranger, **{**HTMX, "HX-Current-URL": "http://[::1"})  # no browser sends that
+    assert (answer.status_code, answer["HX-Redirect"]) == (401, "/login")
 
 
 def test_a_role_too_low_gets_403_in_its_own_shape(people: dict[str, User]) -> None:
