@@ -52,3 +52,13 @@ def test_triggers_need_no_eval() -> None:
     for file in TEMPLATES:
         for trigger in re.findall(r'hx-trigger="([^"]*)"', file.read_text()):
             assert "[" not in trigger, f"{file.name}: {trigger}"
+
+
+def test_every_class_of_the_stylesheet_is_used() -> None:
+    """`s-…` are the kinds of a bar's segments, `htmx-…` are set by htmx."""
+    sheet = re.sub(r"/\*.*?\*/", "", (ROOT / "static/panel/app.css").read_text(), flags=re.S)
+    rooms = ("templates", "panel", "deployments", "models_catalog", "static/panel")
+    files = [file for room in rooms for ending in ("html", "py", "js") for file in (ROOT / room).rglob(f"*.{ending}")]
+    words = set(re.findall(r"[\w-]+", "\n".join(file.read_text() for file in files)))
+    names = set(re.findall(r"\.([a-zA-Z][\w-]*)", sheet))
+    assert not {name for name in names - words if not name.startswith(("s-", "htmx-"))}
