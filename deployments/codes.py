@@ -43,7 +43,7 @@ CODES: dict[str, Pair] = {
     ),
     # how a process ended
     "exit.zero": (_("The engine ended by itself without an error."), _("The end of the log tells why.")),
-    "exit.code": (_("The engine ended with exit code %(exit_code)s."), _("The first error in the log is shown below.")),
+    "exit.code": (_("The engine ended with exit code %(exit_code)s."), _("The first error in its log says more.")),
     "exit.signal": (_("The engine was ended by %(signal)s."), _("The end of the log may tell more.")),
     "exit.unknown": (
         _("The engine ended while nobody watched; its exit code is not known."),

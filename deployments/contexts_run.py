@@ -13,7 +13,7 @@ from deployments.diagnosis.failure import signal_name
 from deployments.diagnosis.phases import StepState
 from deployments.models import Run
 from deployments.states import State
-from deployments.wording import BADGES, STEP_NAMES, STEPS_NOW, words
+from deployments.wording import BADGES, STEP_NAMES, STEPS_NOW, person, words
 from panel.core.numbers import duration, gib, ngroup
 from panel.fleet.wording import ENGINES
 
@@ -140,6 +140,7 @@ def run_row(run: Run) -> dict[str, Any]:
     why = words(run.reason) if run.outcome == "failed" else None
     return {
         "run": run,
+        "by": person(run.started_by),
         "badge": shown,
         "why": why.text if why else "",
         "where": f"{engine(run)} · {place(run)}",

@@ -1,6 +1,7 @@
 """Pages of the people of this panel, for admins: the list with invitations, and one person."""
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -72,9 +73,13 @@ def invite_again(request: HttpRequest, pk: int) -> HttpResponse:
     return _invited(request, link, url)
 
 
+def _shown(link: OneTimeLink, url: str) -> dict[str, Any]:
+    return {"made": link, "url": url, "only_here": urlsplit(url).hostname == "localhost"}
+
+
 def _invited(request: HttpRequest, link: OneTimeLink, url: str) -> HttpResponse:
     """The link, this once: in place for htmx, else on the page of people."""
-    context = {"made": link, "url": url}
+    context = _shown(link, url)
     if is_htmx(request):
         response = render(request, "accounts/_link.html", context)
         response.headers["HX-Trigger"] = "invitations-changed"
@@ -154,7 +159,7 @@ def enable(request: HttpRequest, pk: int) -> HttpResponse:
 def reset(request: HttpRequest, pk: int) -> HttpResponse:
     user = load_or_404(User, request.actor, pk=pk)
     link, url = links.make_reset(user, actor=request.actor)
-    context = {"made": link, "url": url}
+    context = _shown(link, url)
     if is_htmx(request):
         return render(request, "accounts/_link.html", context)
     return render(request, "accounts/person.html", _person(request, user, **context))

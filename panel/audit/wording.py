@@ -137,7 +137,7 @@ REFUSED: dict[str, Any] = {
     "tokens.own": _("{actor} tried to make or revoke a token and was refused"),
     "tokens.manage": _("{actor} tried to change the token of someone else and was refused"),
     "profile.own": _("{actor} tried to change an account and was refused"),
-    "users.manage": _("{actor} tried to change the people of this panel and was refused"),
+    "users.manage": _("{actor} tried to see or change the people of this panel and was refused"),
     "settings.manage": _("{actor} tried to change the settings and was refused"),
     "api": _("{actor} tried to use the API and was refused"),
 }
@@ -196,6 +196,20 @@ NAMES: dict[str, Any] = {
     "since": _("Since"),
     "until": _("Until"),
     "q": _("Search"),
+    "host": _("Host"),
+    "version": _("Version"),
+    "reason": _("Cause"),
+    "scope": _("It may"),
+    "made": _("Made"),
+}
+# Words for values that are kept as codes.
+VALUES: dict[str, dict[str, Any]] = {
+    "role": {"viewer": _("Can look"), "operator": _("Can deploy"), "admin": _("Admin")},
+    "scope": {
+        "door": _("Ask models"),
+        "api:read": _("Read through the API"),
+        "api:write": _("Read and change through the API"),
+    },
 }
 # Where a target is shown: kind → (name of the address, whether it takes the id).
 PLACES = {
@@ -302,14 +316,15 @@ def _details(event: Event) -> list[str]:
         parts.append(event.target)
     if event.count > 1:
         parts.append(gettext("%(n)s times in this minute") % {"n": f"{event.count:,}"})
-    parts += [_pair(NAMES.get(name, name.replace("_", " ")), value) for name, value in facts.items()]
+    parts += [_pair(NAMES.get(name, name.replace("_", " ")), _word(name, value)) for name, value in facts.items()]
     return [part for part in parts if part]
 
 
 def _changes(event: Event) -> list[Change]:
     before, after = _mapping(event.before), _mapping(event.after)
     names = [*before, *(name for name in after if name not in before)]
-    found = [Change(NAMES.get(name, name), _short(before.get(name)), _short(after.get(name))) for name in names]
+    values = [(name, _word(name, before.get(name)), _word(name, after.get(name))) for name in names]
+    found = [Change(NAMES.get(name, name), _short(old), _short(new)) for name, old, new in values]
     return [change for change in found if change.before != change.after]
 
 
@@ -319,6 +334,11 @@ def _mapping(document: Any) -> dict[str, Any]:
         return {}
     spec = document.get("spec")
     return {**{k: v for k, v in document.items() if k != "spec"}, **spec} if isinstance(spec, dict) else document
+
+
+def _word(name: str, value: Any) -> Any:
+    """The words for a value that is kept as a code; else the value."""
+    return VALUES.get(name, {}).get(value, value) if isinstance(value, str) else value
 
 
 def _short(value: Any) -> str:

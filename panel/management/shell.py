@@ -114,10 +114,11 @@ def started(row: Deployment) -> bool | None:
 
 
 def stopped(row: Deployment) -> bool | None:
-    """As `started`, for a stop."""
+    """As `started`, for a stop. What had failed before has nothing left to end, once its processes are proven gone."""
     if row.desired == Desired.RUNNING:
         return False
-    return {State.STOPPED: True, State.FAILED: False}.get(State(row.state))
+    gone = row.run is None or row.run.ended_at is not None
+    return {State.STOPPED: True, State.FAILED: gone}.get(State(row.state))
 
 
 def wait_for(

@@ -64,6 +64,16 @@ def test_from_the_invitation_to_the_first_page(people: dict[str, User], path: An
     assert Event.objects.get(verb="user.joined").facts["invited_by"] == "admin-1"
 
 
+@pytest.mark.parametrize(("address", "told"), [("http://localhost:8080", True), ("https://berth.example.org", False)])
+@pytest.mark.parametrize("headers", [{}, HTMX])
+def test_a_link_that_only_this_machine_can_open_says_so(
+    browser: Browser, settings: Any, address: str, told: bool, headers: dict[str, str]
+) -> None:
+    settings.BERTH_PUBLIC_URL = address
+    page = browser("admin").post("/people/invite", {"label": "Mei", "role": "viewer"}, headers=headers)
+    assert ("on the panel's own machine only" in page.content.decode()) is told
+
+
 def test_the_secret_is_shown_once_and_kept_nowhere(browser: Browser, settings: Any) -> None:
     client = browser("admin")
     page = client.post("/people/invite", {"label": "Mei", "role": "viewer"})

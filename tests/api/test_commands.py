@@ -10,8 +10,9 @@ import pytest
 import yaml
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.utils import timezone
 
-from deployments.models import Deployment
+from deployments.models import Deployment, Run
 from panel.audit.models import Event
 from panel.fleet.models import Job, JobLog
 from panel.management import shell
@@ -141,6 +142,22 @@ def test_export_and_apply_by_file(world: dict[str, Any], tmp_path: Path) -> None
 def test_when_a_start_is_over(desired: str, state: str, asked: int, done: int, wanted: bool | None) -> None:
     row = Deployment(name="x", desired=desired, state=state, restart_asked=asked, restart_done=done)
     assert shell.started(row) is wanted
+
+
+@pytest.mark.parametrize(
+    ("desired", "state", "ended", "wanted"),
+    [
+        ("stopped", "stopping", False, None),
+        ("stopped", "stopped", True, True),
+        ("stopped", "failed", None, True),  # it never came to a process
+        ("stopped", "failed", True, True),  # it had failed before
+        ("stopped", "failed", False, False),  # processes are left
+        ("running", "ready", False, False),
+    ],
+)  # fmt: skip
+def test_when_a_stop_is_over(desired: str, state: str, ended: bool | None, wanted: bool | None) -> None:
+    run_ = None if ended is None else Run(ended_at=timezone.now() if ended else None)
+    assert shell.stopped(Deployment(name="x", desired=desired, state=state, run=run_)) is wanted
 
 
 class TestWaiting:

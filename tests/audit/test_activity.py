@@ -76,6 +76,24 @@ def test_it_tells_the_story(browser: Browser, story: dict[str, Event]) -> None:
         assert told in text, told
 
 
+def test_facts_are_told_in_the_words_of_the_pages(browser: Browser, people: dict[str, User]) -> None:
+    ada = Actor(name="ada", id=71, address="192.0.2.7", role="admin", via="browser")
+    audit.record("invite.made", ("onetimelink", 1, "Mei"), actor=ada, role="operator")
+    audit.record("token.created", ("apitoken", 5, "nightly"), actor=ada, scope="api:write")
+    audit.record("user.role_changed", ("user", 9, "mei"), actor=ada, before={"role": "viewer"}, after={"role": "admin"})
+    audit.record("runtime.install_asked", ("runtimeinstall", "0", "vllm"), actor=ada, host="quay", version="0.32.0")
+    audit.record("users.manage", actor=ada, outcome="denied")
+    text = text_of(browser("viewer").get("/activity"))
+    for told in (
+        "Role: Can deploy",
+        "It may: Read and change through the API",
+        "Role Can look Admin",
+        "Host: quay · Version: 0.32.0",
+        "ada tried to see or change the people of this panel and was refused",
+    ):
+        assert told in text, told
+
+
 def test_names_are_text(browser: Browser) -> None:
     evil = "<img src=x onerror=alert(1)>{actor}%(x)s{0}"
     actor = Actor(name=evil, id=1, address=evil, via=f"token {evil}")

@@ -8,6 +8,7 @@ from django.test import Client
 from deployments import acts, preflight, services
 from deployments.models import Deployment, Run
 from deployments.spec import DeploymentSpec
+from deployments.wording import words
 from panel.accounts.models import User
 from panel.audit.models import Event
 from panel.core import claims
@@ -107,6 +108,19 @@ def test_the_failed_page_and_the_record_offer_it(broken: Deployment) -> None:
     page = operator.get(f"/runs/{run.pk}/").content.decode()
     assert "VLLM_LOGGING_LEVEL=DEBUG" in page and "Later starts log as ever." in page
     assert "with more detail" in operator.get(f"/deployments/{broken.pk}/").content.decode()
+
+
+def test_a_start_by_berth_itself_is_said_so_everywhere(broken: Deployment) -> None:
+    Run.objects.filter(pk=broken.run_id).update(started_by="system")
+    for path in (f"/deployments/{broken.pk}/", f"/runs/{broken.run_id}/"):
+        page = as_role("viewer").get(path).content.decode()
+        assert "Berth" in page and ">system<" not in page and "by system" not in page
+
+
+@pytest.mark.parametrize(("near", "hint"), [("--max-num-seqs", "--max-num-seqs"), ("", "Look at how it is written")])
+def test_an_unknown_flag_names_a_similar_one_or_none(near: str, hint: str) -> None:
+    said = words({"code": "flag.unknown", "params": {"flag": "--flag", "near": near}})
+    assert said is not None and hint in said.hint and "—" not in said.hint
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------

@@ -190,6 +190,14 @@ def test_the_page_shows_steps_log_and_acts_by_right(host: Host) -> None:
     assert as_role("stranger").get(address).status_code == 302
 
 
+def test_steps_that_were_passed_over_are_not_said_to_come(host: Host) -> None:
+    """What was prepared before is only verified."""
+    step = {"code": "verifying", "start": 1.0, "end": None, "done": 0, "total": 0, "note": ""}
+    row = builders.make_install(host, steps=[step])
+    page = text(as_role("viewer"), f"/runtimes/installs/{row.pk}/")
+    assert page.count("— not needed here") == 3 and page.count("— not started") == 1
+
+
 def test_the_page_loads_itself_whole_when_it_is_over(host: Host) -> None:
     row = builders.make_install(host)
     client, address = as_role("viewer"), f"/runtimes/installs/{row.pk}/"

@@ -204,13 +204,18 @@ def install_steps(row: RuntimeInstall) -> list[dict[str, Any]]:
     """The steps for the design system's timeline."""
     known = {step["code"]: step for step in row.steps}
     last = row.steps[-1]["code"] if row.steps else ""
-    return [_step(row, code, known.get(code), is_last=code == last) for code in planned(row)]
+    codes = planned(row)
+    reached = max((at for at, code in enumerate(codes) if code in known), default=-1)
+    over = len(codes) if row.state == InstallState.DONE else reached  # what lies before was not needed
+    return [_step(row, code, known.get(code), is_last=code == last, passed=at < over) for at, code in enumerate(codes)]
 
 
-def _step(row: RuntimeInstall, code: str, step: dict[str, Any] | None, *, is_last: bool) -> dict[str, Any]:
+def _step(
+    row: RuntimeInstall, code: str, step: dict[str, Any] | None, *, is_last: bool, passed: bool
+) -> dict[str, Any]:
     done, doing = wording.STEPS[code]
     if step is None:
-        kind = "over" if row.state == InstallState.DONE else "todo"
+        kind = "over" if passed else "todo"
         detail = _("not needed here") if kind == "over" else ""
         return {"kind": kind, "name": str(done), "detail": detail, "took": "", "value": None}
     open_end = is_last and step["end"] is None

@@ -157,7 +157,7 @@ FAILURES: dict[str, Pair] = {
     ),
     "install.no_such_version": (
         _("None of the package sources has %(package)s for this host."),
-        _("Versions that they have: %(versions)s. Check the version, and the settings BERTH_PIP_… of the panel."),
+        _("The newest that they have: %(versions)s. Check the version, and the settings BERTH_PIP_… of the panel."),
     ),
     "install.hash_mismatch": (
         _("A downloaded package is not the one that was wanted: its hash differs."),
