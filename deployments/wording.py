@@ -91,7 +91,7 @@ def words(reason: Mapping[str, Any] | None) -> Words | None:
         return catalog.of_file(reason)
     found = said(CODES, reason)
     if reason["code"] == "flag.unknown" and not (reason.get("params") or {}).get("near"):
-        return replace(found, hint=_("Look at how it is written, or leave it out."))
+        return replace(found, hint=str(_("Look at how it is written, or leave it out.")))
     if share := (reason.get("params") or {}).get("fits_utilisation"):
         smaller = _("With a share of %(share)s it would fit now.") % {"share": share}
         return replace(found, hint=f"{found.hint} {smaller}")

@@ -120,7 +120,8 @@ def test_a_start_by_berth_itself_is_said_so_everywhere(broken: Deployment) -> No
 @pytest.mark.parametrize(("near", "hint"), [("--max-num-seqs", "--max-num-seqs"), ("", "Look at how it is written")])
 def test_an_unknown_flag_names_a_similar_one_or_none(near: str, hint: str) -> None:
     said = words({"code": "flag.unknown", "params": {"flag": "--flag", "near": near}})
-    assert said is not None and hint in said.hint and "—" not in said.hint
+    assert said is not None and type(said.hint) is str
+    assert hint in said.hint and "—" not in said.hint
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------
