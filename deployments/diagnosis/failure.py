@@ -258,10 +258,7 @@ def _phase_reached(log: bytes, given: Sequence[Mapping[str, Any]], block: Mappin
     marked = max(phases.current(state), str(given[-1]["code"]) if given else "start", key=phases.ORDER.index)
     if not block or marked in ("serving", "answered"):
         return marked
-    hinted = causes.phase_of(block["lines"], str(block["root"]))
-    if not hinted and marked == "start":
-        cause = causes.match(str(block["root"]))
-        return "import" if cause and cause.code.startswith("env.") else marked
+    hinted = causes.framed(block["lines"])
     if not hinted and marked == "load" and "weights_gib" in state["facts"]:
         return "profile"  # the weights were in, so the memory was being measured
     return hinted or marked

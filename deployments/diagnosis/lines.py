@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
+ANSI = re.compile(r"(?:\x1b|\bESC)\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 # Some tools lose the escape byte of a colour and leave the rest.
 _BARE_COLOUR = re.compile(r"^(?:\[[0-9]{1,2}(?:;[0-9]{1,2})*m)+|(?<=\))\[0;0m|(?<=\))\[0m")
 _PROCESS = re.compile(
@@ -57,7 +57,7 @@ class Line:
 
 def clean(raw: str) -> Line:
     """A raw line without all that stands before its text; prefixes come in any order and several times."""
-    text = ANSI.sub("", raw) if "\x1b" in raw else raw
+    text = ANSI.sub("", raw) if "\x1b" in raw or "ESC[" in raw else raw
     if text.startswith("[") or ")[0" in text[:120]:
         text = _BARE_COLOUR.sub("", text)
     known: dict[str, str] = {}

@@ -108,8 +108,8 @@ _MARKERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("load", r"(llm_)?load_tensors: "),
         ("kvcache", r"llama_context: (n_ctx|constructing)|llama_new_context_with_model: n_ctx"),
         ("kvcache", r"llama_kv_cache\w*: .*KV buffer"),
-        ("http", r"^(srv|main): .*(model loaded|init: +initializing slots)|^main: model loaded"),
-        ("serving", r"server is listening on http|HTTP server (is )?listening"),
+        ("http", r"^(srv|main)\b.*(: model loaded|init: +initializing slots)"),
+        ("serving", r"(server is|llama_server:) listening on http|starting the main loop|all slots are idle"),
         # Ollama
         ("http", r"msg=\"Listening on |Listening on \S+:\d+ \(version"),
         ("load", r"msg=\"(starting llama[ -]server|starting runner|starting go runner)"),

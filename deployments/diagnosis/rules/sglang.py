@@ -34,7 +34,7 @@ RULES = (
         "graph",
         _("Recording the GPU's work needed more memory than was left"),
         _("Everything was loaded; the recorded programs (CUDA graphs) did not fit any more."),
-        (r"Capture cuda graph failed: .*(?:out of memory|OOM)", r"Capture cuda graph failed"),
+        (r"Capture (?:cuda|CUDA) graph failed",),
         (
             "Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 1.2 GiB.",
             "Exception: Capture CUDA graph failed: x. Capture cuda graph failed: HIP out of memory",

@@ -83,7 +83,7 @@ RULES = (
         (
             r"failed to extend /dev/shm",
             r"Error while creating shared memory segment",
-            r"^Bus error|Fatal Python error: Bus error|\bSIGBUS\b",
+            r"\bBus error\b|\bSIGBUS\b",
             r"insufficient shared memory",
             r"unable to (?:open|allocate|mmap) shared memory",
             r"No space left on device: '/dev/shm|/dev/shm.*No space left",
