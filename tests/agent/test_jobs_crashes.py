@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,7 @@ from panel.fleet.agent import procs
 from panel.fleet.agent.gpus import Reading
 from panel.fleet.agent.journal import read_json, write_json
 from panel.fleet.agent.orders import Order
-from tests.agent.conftest import Host, Table, marked
+from tests.agent.conftest import ROOT, Host, Table, marked
 from tests.agent.test_jobs import FAMILY, SLEEP, log_text, new_id
 from tests.waiting import until
 
@@ -206,4 +208,21 @@ def test_a_full_disk_keeps_nothing_from_being_stopped(
     table.die()
     again = host.table()
     assert again.until(job_id, "ended").signal == signal.SIGTERM and again.journal.buried(job_id)
+    again.die()
+
+
+def test_a_copy_of_the_folder_leaves_the_jobs_of_the_original_alone(host: Host, tmp_path: Path) -> None:
+    table = host.table()
+    job_id = "11111111-2222-4333-8444-555555555555"
+    table.order(job_id, host.task(host.engine("time.sleep(600)")))
+    table.until(job_id, "running")
+    copy = tmp_path / "copy"
+    shutil.copytree(host.dir, copy, symlinks=True)
+    stop = [sys.executable, "-m", "panel.fleet.agent", "--dir", str(copy), "--stop-all", "--grace", "1"]
+    done = subprocess.run(stop, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "left alone" in done.stderr, done.stderr
+    assert marked(job_id)
+    table.die()
+    again = host.table()
+    assert [job.record.id for job in again.jobs.living()] == [job_id], "the original still knows it"
     again.die()

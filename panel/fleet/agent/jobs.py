@@ -52,12 +52,21 @@ class Jobs:
             self.seen_rev = self.journal.load_rev()
             for record in self.journal.records():
                 job = Job(record, self.journal)
+                if self._of_another_folder(job):
+                    log.warning("job %s belongs to the folder that this one was copied from; left alone", record.id)
+                    continue
                 never_ran = not record.over and job.engine is None and not job.shim_alive()
                 if never_ran and record.stop_asked_at is None:
                     self.journal.drop(record.id)
                 else:
                     self.jobs[record.id] = job
             log.info("jobs remembered: %d, living: %d", len(self.jobs), len(self.living()))
+
+    def _of_another_folder(self, job: Job) -> bool:
+        """Whether a copied record tells of a job that lives, but not here: its shim holds no lock of this folder."""
+        shim = job.shim
+        # Looked at twice: one that ends in between has let go of its lock, and is ours all the same.
+        return shim is not None and shim.alive() and not self.journal.watched(job.record.id) and shim.alive()
 
     def living(self) -> list[Job]:
         return [job for job in self.jobs.values() if not job.record.over]
