@@ -24,6 +24,7 @@ _ECHO = re.compile(
     r"died, exit code: -15|BrokenPipeError|ensure_kv_transfer_shutdown|resource_tracker|destroy_process_group|"
     r"Engine loop is not running|MQEngineDeadError|Background loop has errored|"
     r"please check the stack trace above|See stack trace|HandlerFileNotFoundError|Queue <.*> is closed|"
+    r"Error retrieving (?:safetensors|file list)|, retrying \d+ of |Ignore import error|ggml_cuda_init: failed|"
     r"Error in sys\.excepthook|Exception ignored|CancelledError|SystemExit"
 )
 VALIDATION = re.compile(r"validation errors? for ")

@@ -28,7 +28,8 @@ def diagnose(
     known = evidence or Evidence()
     number = signal or (exit_code - 128 if exit_code is not None and 128 < exit_code < 128 + 65 else 0)
     start = _start(reader, exit_code, number)
-    found = [_matched(item, reader.engine) for item in start.all]
+    # What it said before it was up did not keep it from coming up.
+    found = [_matched(item, reader.engine) for item in (start.late if start.up else start.all)]
     root = _root(found, start, reader.engine)
     if root is None:
         return _without(reader, start, found, exit_code, number, known)
@@ -195,6 +196,8 @@ def _llamacpp_memory(rule: Rule, root: Found, found: Sequence[Found]) -> Better:
 
 def phase_of(root: Found, rule: Rule, start: Start) -> str:
     """In which phase it failed: what the class or the error's own frames say, else how far the log came."""
+    if root.served and rule.code.startswith("http."):
+        return "http"  # older servers take their port last
     # A program for the GPU that fails at the first request says so before the engine does.
     if root.served or root.phase == "serving" or (root.phase == "http" and start.served and not rule.phase):
         return "serving"

@@ -55,6 +55,7 @@ class Start:
     found: list[Found] = field(default_factory=list)
     late: deque[Found] = field(default_factory=lambda: deque(maxlen=MAX_FOUND))  # while it served
     processes: set[str] = field(default_factory=set)  # those that told a phase
+    up: bool = False  # it said that it takes requests
     stopped: bool = False  # it was told to stop
     options: dict[str, str] = field(default_factory=dict)
     first_line: int = 1
@@ -202,6 +203,8 @@ class Reader:
         if "args" in line.text[:400]:
             self._options(line.text)
         told = phases.take(self.start.state, line, self.now)
+        if told and self.start.served and "Dumping input" not in text:
+            self.start.up = True
         if told and line.process and len(self.start.processes) < MAX_FOUND:
             self.start.processes.add(line.process)
         return told
@@ -234,12 +237,12 @@ class Reader:
 
     def _error(self, lines: list[bytes], index: int, line: Line) -> bool:
         text = line.text
-        if not text or words.SKIPPED.match(text):
+        if not text or words.SKIPPED.match(text) or words.HARMLESS.search(text):
             return False
         if "Exception in ASGI application" in text:
             self._asgi = self.count + index + 1
             return True
-        quiet = line.level in ("DEBUG", "INFO", "WARNING")
+        quiet = line.level in ("DEBUG", "INFO", "WARNING") or words.WARNING.match(text) is not None
         if quiet and not words.WARNED.search(text):
             return False
         if (line.process, text) in self._heard:

@@ -63,3 +63,12 @@ HINTS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
 OPTION = re.compile(r"['\"]?\b(tensor_parallel_size|max_model_len|gpu_memory_utilization|max_num_seqs|max_num_batched_tokens|"
                      r"pipeline_parallel_size|model|quantization|dtype|tp_size|mem_fraction_static|context_length|port)['\"]?"
                      r"[=:] ?(?:'([^']*)'|([\w./-]+))")  # fmt: skip
+# Warnings of Python, of loggers without a form of their own, and of compiled parts.
+WARNING = re.compile(
+    r"(?:WARN(?:ING)?|INFO|DEBUG)\b[: ]|\[W\d|W\d{4} |\S+:\d+: \w*Warning: |warnings\.warn|[Ww]arning: "
+)
+# Errors that healthy engines print while they start: what is tried again, and what is optional.
+HARMLESS = re.compile(
+    r"Error retrieving (?:safetensors|file list)|, retrying \d+ of |Ignore import error|ggml_cuda_init: failed|"
+    r"HandlerFileNotFoundError|pip's dependency resolver"
+)

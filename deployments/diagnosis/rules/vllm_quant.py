@@ -268,7 +268,7 @@ RULES = (
         _("FlashAttention runs on GPUs of the Ampere generation or newer."),
         (
             r"FlashAttention only supports Ampere GPUs or newer",
-            r"Cannot use FA version|FlashAttention-?[23] (?:is only|requires)",
+            r"(?:Error|Exception): Cannot use FA version|FlashAttention-?[23] (?:is only|requires)",
         ),
         (
             "RuntimeError: FlashAttention only supports Ampere GPUs or newer.",

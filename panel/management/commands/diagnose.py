@@ -25,7 +25,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("log", help="a file, or - for standard input")
-        parser.add_argument("--engine", choices=ENGINES, default="", help="the engine, when the log does not show it")
+        parser.add_argument(
+            "--engine", type=_engine, choices=ENGINES, default="", help="the engine, when the log does not show it"
+        )
         ended = parser.add_mutually_exclusive_group()
         ended.add_argument("--exit-code", type=int, help="the exit code of the engine")
         ended.add_argument("--signal", help="the signal that ended it, such as SIGKILL or 9")
@@ -63,6 +65,12 @@ class Command(BaseCommand):
             self.stdout.write(f"{rank}. {_said(fix)}")
             if fix.command:
                 self.stdout.write(f"   {fix.command}")
+
+
+def _engine(name: str) -> str:
+    """llama.cpp and llama-server are llamacpp, whatever the case."""
+    plain = name.lower().replace(".", "").replace("-", "").replace("_", "")
+    return "llamacpp" if plain == "llamaserver" else plain
 
 
 def _read(reader: Reader, stream: BinaryIO) -> None:

@@ -78,3 +78,43 @@ def test_a_server_that_listens_before_it_loads_has_not_served() -> None:
     )
     found = read(log)
     assert (found.code, found.phase, found.root_line) == ("llamacpp.unknown_pretokenizer", "load", 5)
+
+
+HARMLESS = (
+    b"ERROR 01-01 10:00:00 [fa_utils.py:57] Cannot use FA version 2 is not supported due to FA3 is only supported on devices with compute capability >= 8\n"
+    b"ERROR 01-01 10:00:00 [config.py:130] Error retrieving safetensors: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/models/x'., retrying 1 of 2\n"
+    b"[2025-01-01 10:00:00] Ignore import error when loading sglang.srt.models.glm4v: cannot import name 'Glm4vConfig' from 'transformers' (/v/x.py)\n"
+    b"ERROR: pip's dependency resolver does not currently take into account all the packages that are installed.\n"
+    b"vllm 0.9.1 requires torch==2.7.0, but you have torch 2.6.0 which is incompatible.\n"
+    b"/venv/torch/cuda/__init__.py:63: FutureWarning: The pynvml package is deprecated. No module named 'x'\n"
+    b"/venv/vllm/version.py:8: RuntimeWarning: Failed to read commit hash:\nNo module named 'vllm._version'\n"
+    b"WARNING:root:Please install flash_attn to use this.\n"
+    b"WARNING 01-01 10:00:00 [x.py:1] Found ulimit of 1024 and failed to automatically increase with error. OSError: [Errno 24] Too many open files\n"
+    b"[W622 01:26:22.7 ProcessGroupNCCL.cpp:1575] Warning: WARNING: destroy_process_group() was not called, Error: x\n"
+    b"sagemaker HandlerFileNotFoundError: [Errno 2] No such file or directory: '/opt/ml/model/model.py'\n"
+)
+
+
+def test_scary_lines_of_healthy_starts_are_no_cause() -> None:
+    assert not read(HARMLESS, "vllm").recognised
+    for engine in ("vllm", "sglang"):
+        for line in HARMLESS.splitlines(keepends=True):
+            assert not read(line, engine).recognised, line
+        found = read(HARMLESS + b"ValueError: No available memory for the cache blocks.\n", "vllm")
+        assert (found.code, found.root_line) == ("mem.kv_none", HARMLESS.count(b"\n") + 1)
+
+
+def test_what_came_up_was_not_kept_from_it() -> None:
+    early = b"ERROR 01-01 10:00:00 [x.py:1] OSError: [Errno 28] No space left on device\n"
+    found = read(early + b"INFO:     Application startup complete.\n", "vllm")
+    assert (found.code, found.failed) == ("", False)
+
+
+def test_a_port_that_is_taken_last() -> None:
+    log = (
+        b"INFO:     Started server process [1]\nINFO:     Application startup complete.\n"
+        b"ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): address already in use\n"
+        b"INFO:     Waiting for application shutdown.\nINFO:     Application shutdown complete.\n"
+    )
+    found = read(log, "vllm")
+    assert (found.code, found.phase, found.root_line) == ("http.port_in_use", "http", 3)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from deployments.diagnosis.catalogue import PAGE, page
+from deployments.diagnosis.failure import explain
 from deployments.diagnosis.rules import ALL
 from tests.deployments.pure.diagnosis.collected import DATA
 
@@ -38,11 +39,27 @@ def test_json_has_the_promised_keys(tmp_path: Path) -> None:
     assert (found["class"], found["phase"], found["root_line"]) == ("mem.kv_lt_len", "kvcache", 7)
     assert found["confidence"] > 0.9 and found["title"] and found["fixes"][0]["to"] == 23968
     assert found["facts"]["engine"] == "vllm"
+    other = diagnose(tmp_path, str(DATA / "corpus" / "022.log"), "--json", "--engine", "llama.cpp")
+    assert json.loads(other.stdout)["class"] == "llamacpp.file_not_found"
 
 
 def test_a_person_reads_the_cause_the_line_and_the_fixes(tmp_path: Path) -> None:
     said = diagnose(tmp_path, str(DATA / "corpus" / "016.log")).stdout.decode()
     assert "[tp.heads]" in said and "Line 29:" in said and "1. Change tensor_parallel_size from 3 to 2." in said
+
+
+def test_a_failed_run_carries_class_line_and_title() -> None:
+    ending = explain(log=(DATA / "corpus" / "016.log").read_bytes(), exit_code=1)
+    params = ending.reason["params"]
+    assert (ending.reason["code"], params["cause"], params["root_line"], params["phase"]) == (
+        "exit.code",
+        "tp.heads",
+        29,
+        "config",
+    )
+    assert params["title"] and params["confidence"] > 0.9 and ending.error_block["root_line"] == 29
+    unknown = explain(log=b"ZeroDivisionError: division by zero\n", exit_code=1)
+    assert "cause" not in unknown.reason["params"] and unknown.error_block["root_line"] == 1
 
 
 def test_standard_input_and_a_signal(tmp_path: Path) -> None:
