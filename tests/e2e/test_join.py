@@ -281,7 +281,8 @@ def test_only_one_script_at_a_time(stack: Stack, box: Machine) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         done = box.script("--update")
         assert done.returncode == 1 and "runs already" in done.stderr
-    assert box.script("--update").returncode == 0
+    done = box.script("--update")
+    assert done.returncode == 0 and done.stdout.rstrip().endswith(f"--remove --dir {box.dir}"), done.stdout
     assert subprocess.run(["sh", str(box.dir / "berth-join.sh"), "--help"], capture_output=True).returncode == 0
 
 

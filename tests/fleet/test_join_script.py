@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from panel.fleet import agent_bundle
+from panel.fleet.joining import agent_bundle
 
 
 class Between(BaseHTTPRequestHandler):

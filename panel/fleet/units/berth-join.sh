@@ -386,4 +386,5 @@ trap - EXIT HUP INT TERM
 if [ "$START" = yes ]; then start_agent; fi
 sweep
 [ "$0" != "$DIR/update.sh" ] || rm -f "$0"
-say "Done: agent $VERSION in $DIR. Take it away again: sh $DIR/berth-join.sh --remove"
+if [ "$DIR" = "$USUAL" ]; then at=; else at=" --dir $DIR"; fi
+say "Done: agent $VERSION in $DIR. Take it away again: sh $DIR/berth-join.sh --remove$at"
