@@ -2,6 +2,7 @@
 
 import ipaddress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Self
 
 from django.http import HttpRequest
@@ -20,6 +21,7 @@ class Actor:
     via: str = ""  # "browser", "shell", "token <name>"; empty for the loop itself
     read_only: bool = False  # holds only the rights to see
     deployments: frozenset[int] | None = None  # of a limited token: all that it sees and acts on; None: everything
+    until: datetime | None = None  # when the token that is used ends; None: never, or no token
     user: Any = field(default=None, compare=False, repr=False)
 
     @property
@@ -49,12 +51,13 @@ class Actor:
         via: str = "",
         read_only: bool = False,
         deployments: frozenset[int] | None = None,
+        until: datetime | None = None,
     ) -> Self:
         """A user row, or Django's AnonymousUser. A disabled account is a stranger with a name."""
         if not user.is_authenticated:
             return cls(address=address)
         role = user.role if user.is_active else ""
-        return cls(user.get_username(), user.pk, address, role, via, read_only, deployments, user)
+        return cls(user.get_username(), user.pk, address, role, via, read_only, deployments, until, user)
 
     @classmethod
     def from_request(cls, request: HttpRequest) -> Self:
@@ -70,6 +73,7 @@ class Actor:
             via=f"token {token.name}",
             read_only=token.scope != "api:write",
             deployments=None if token.deployment_ids is None else frozenset(token.deployment_ids),
+            until=token.expires_at,
         )
 
 

@@ -57,11 +57,15 @@ def create_token(
     """Make a token for `user`; returns the row and the token itself, which is kept nowhere.
 
     `days` None means that it does not expire; `deployment_ids` None that it reaches all.
-    Raises Invalid, TooManyTokens or Denied.
+    One made with a token ends no later than that one. Raises Invalid, TooManyTokens or Denied.
     """
     _may_touch(user, actor)
     only = None if deployment_ids is None else sorted(set(deployment_ids))
     _check(name, scope, days, only)
+    expires_at = timezone.now() + timedelta(days=days) if days is not None else None
+    until = as_actor(actor).until
+    if until is not None and (expires_at is None or expires_at > until):
+        raise Invalid({"days": _("A token cannot make one that ends later than it does itself.")})
     plaintext = PREFIX + secrets.token_urlsafe(30)
     prefix = plaintext[:12]
     with transaction.atomic():
@@ -75,7 +79,7 @@ def create_token(
             prefix=prefix,
             scope=scope,
             deployment_ids=only,
-            expires_at=timezone.now() + timedelta(days=days) if days is not None else None,
+            expires_at=expires_at,
         )
         limit = {} if only is None else {"deployments": reach_words(token, reach.names())}
         audit.record(

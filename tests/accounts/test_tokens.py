@@ -13,7 +13,9 @@ from django.test import Client
 from django.utils import timezone
 
 from panel.accounts import services, tokens
+from panel.accounts.actor import Actor
 from panel.accounts.models import ApiToken, User
+from panel.accounts.services import create_token
 from panel.accounts.signals import tokens_changed
 from panel.audit.models import Event
 from panel.core.errors import Denied, Invalid
@@ -67,6 +69,20 @@ def test_impossible_tokens(people: dict[str, User], name: str, more: dict[str, A
     with pytest.raises(Invalid) as caught:
         services.create_token(people["viewer"], name, actor=people["viewer"], **more)
     assert list(caught.value.fields) == [field]
+
+
+def test_a_token_makes_none_that_outlives_it(people: dict[str, User]) -> None:
+    ada = people["admin"]
+    short, _text = create_token(ada, "a day", actor=ada, scope="api:write", days=1)
+    by_it = Actor.from_token(short)
+    for days in (None, 2):
+        with pytest.raises(Invalid) as refused:
+            create_token(ada, "longer", actor=by_it, scope="api:write", days=days)
+        assert "days" in refused.value.fields
+    endless, _text = create_token(ada, "endless", actor=ada, scope="api:write")
+    assert create_token(ada, "endless too", actor=Actor.from_token(endless))[0].expires_at is None
+    week, _text = create_token(ada, "a week", actor=ada, scope="api:write", days=7)
+    assert create_token(ada, "a day too", actor=Actor.from_token(week), days=1)[0].expires_at < week.expires_at
 
 
 def test_for_others_only_an_admin_may(people: dict[str, User]) -> None:

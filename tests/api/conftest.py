@@ -52,7 +52,8 @@ def world(db: None) -> dict[str, Any]:
 @pytest.fixture
 def places(world: dict[str, Any]) -> dict[str, str]:
     """What stands for each parameter of an address: rows that are there."""
-    host, runtime = world["host"], world["host"].runtimes.first()
+    host = world["host"]
+    runtime = host.runtimes.create(engine="vllm", executable="/engines/vllm-cpu-1/bin/vllm", origin="managed")
     install = RuntimeInstall.objects.create(host=host, variant="cpu", name="vllm-cpu-1", state="failed", runtime=runtime,
                                             refusal={"code": "install.no_space", "params": {}})  # fmt: skip
     invitation, _url = links.invite(label="Mina", role="viewer", actor=person("admin", "inviting"))
