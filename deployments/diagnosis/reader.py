@@ -195,10 +195,10 @@ class Reader:
 
     def _mark(self, line: Line, index: int) -> bool:
         text = line.text
-        if any(word in text for word in words.NEW_WORDS) and words.NEW_START.search(text) and self._anew(index):
+        if words.may_start(text) and words.NEW_START.search(text) and self._anew(index):
             phases.take(self.start.state, line, self.now)
             return True
-        if self.start.served and any(word in text for word in words.STOP_WORDS) and words.STOP.search(text):
+        if self.start.served and words.may_stop(text) and words.STOP.search(text):
             self.start.stopped = True
         if "args" in line.text[:400]:
             self._options(line.text)
@@ -237,13 +237,14 @@ class Reader:
 
     def _error(self, lines: list[bytes], index: int, line: Line) -> bool:
         text = line.text
-        if not text or words.SKIPPED.match(text) or words.HARMLESS.search(text):
+        leveled = line.level in ("DEBUG", "INFO", "WARNING")
+        if not text or (leveled and not words.WARNED.search(text)) or words.SKIPPED.match(text):
             return False
         if "Exception in ASGI application" in text:
             self._asgi = self.count + index + 1
             return True
-        quiet = line.level in ("DEBUG", "INFO", "WARNING") or words.WARNING.match(text) is not None
-        if quiet and not words.WARNED.search(text):
+        quiet = leveled or words.WARNING.match(text) is not None
+        if (quiet and not words.WARNED.search(text)) or words.HARMLESS.search(text):
             return False
         if (line.process, text) in self._heard:
             return True

@@ -33,8 +33,6 @@ NEW_START = re.compile(
     r"[█▄▀] +version \d+\.\d+\S*$|vLLM API server version |server_args=ServerArgs\(|"
     r"^(?:main: )?build(?: =|:) \d+|^(?:srv +)?llama_server: initializing|msg=\"Listening on "
 )
-NEW_WORDS = ("ersion", "server_args", "build", "initializing", "Listening")
-STOP_WORDS = ("shutdown", "SIGTERM", "Shutting", "shutting", "cleaning")
 STOP = re.compile(
     r"\[shutdown\] API server: shutdown triggered|trigger received signal=SIGTERM|^INFO: +Shutting down|"
     r"SIGTERM received|Received SIGTERM|Gracefully shutting down|cleaning up before exit"
@@ -72,3 +70,13 @@ HARMLESS = re.compile(
     r"Error retrieving (?:safetensors|file list)|, retrying \d+ of |Ignore import error|ggml_cuda_init: failed|"
     r"HandlerFileNotFoundError|pip's dependency resolver"
 )
+
+
+def may_start(text: str) -> bool:
+    """A quick look before `NEW_START`."""
+    return "ersion" in text or "server_args" in text or "build" in text or "nitializing" in text or "Listening" in text
+
+
+def may_stop(text: str) -> bool:
+    """A quick look before `STOP`."""
+    return "hutdown" in text or "SIGTERM" in text or "hutting" in text or "cleaning" in text
