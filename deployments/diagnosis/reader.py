@@ -327,13 +327,17 @@ class Reader:
     def _before(self, lines: list[bytes], index: int, line: Line) -> tuple[list[str], list[int]]:
         """The traceback that ends in this line: texts and numbers, of the same process only."""
         texts, numbers = [line.text[:2000]], [self.count + index + 1]
+        at = lines[index].find(line.text[:60].encode())
+        prefix = lines[index][: max(0, at)]
         before = lines[max(0, index - LOOK_BACK) : index]
         if index < LOOK_BACK:
             before = [*self._before_this.split(b"\n")[:-1], *before]
         for back, raw in enumerate(reversed(before), 1):
             if back > LOOK_BACK or len(texts) > 3 * KEPT_LINES:
                 break
-            other = _line(raw, 1000)
+            # Frames stand behind the same prefix as their error: those need no cleaning.
+            same = raw.startswith(prefix + b" ") and b"\x1b" not in raw and b"\r" not in raw
+            other = Line(_text(raw[len(prefix) :]), line.process, line.level) if same else _line(raw, 1000)
             if other.process != line.process:
                 continue
             if other.text.startswith("Traceback (most recent"):
@@ -343,6 +347,10 @@ class Reader:
             texts.append(other.text)
             numbers.append(self.count + index + 1 - back)
         return texts[::-1], numbers[::-1]
+
+
+def _text(raw: bytes) -> str:
+    return raw[:1000].decode("utf-8", "replace").replace("\0", " ").rstrip()
 
 
 def _line(raw: bytes, most: int = MAX_TEXT) -> Line:
