@@ -73,6 +73,7 @@ def detail(row: Deployment, *, may_operate: bool, may_delete: bool, may_ask: boo
         "can_ask": may_ask,
         "can_delete": may_delete,
         "can_stop": may_operate and (kind in ("ready", "moving") and row.desired == Desired.RUNNING),
+        "can_rest": may_operate and kind == "failed" and row.desired == Desired.RUNNING,
         "can_start": may_operate and (kind in ("failed", "stopped") or row.desired == Desired.STOPPED),
         "can_restart": may_operate and kind == "ready",
         "runs": [run_row(r) for r in queries.runs_of(row)[:RUNS_SHOWN]],

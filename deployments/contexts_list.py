@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from deployments import queries
 from deployments.contexts_run import badge, engine, place, step_name
 from deployments.models import Deployment, Run
-from deployments.states import State
+from deployments.states import Desired, State
 from deployments.wording import person, words
 from panel.core.numbers import ago, approx, gib
 
@@ -86,7 +86,7 @@ def alerts(rows: list[Deployment]) -> list[dict[str, str]]:
     """What needs a person, worst first; at most five."""
     found = []
     for row in rows:
-        if row.state not in (State.FAILED, State.LOST):
+        if row.state != State.LOST and (row.state, row.desired) != (State.FAILED, Desired.RUNNING):
             continue
         reason = words(row.reason)
         title = _("%(name)s failed") if row.state == State.FAILED else _("No contact with the host of %(name)s")

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from deployments import services
+from deployments import queries, services
 from deployments.models import Deployment
 from panel.accounts.models import User
 from panel.audit.models import Event
@@ -185,6 +185,20 @@ def test_failed_shows_exit_first_error_and_ways_out(as_, copy) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page and "<script>alert(1)" not in page
     assert reverse("deployment-edit", args=[row.pk]) in page
     assert "4 / 8 · Loading weights" in page, "it says how far it got"
+
+
+def test_a_failure_that_someone_put_to_rest_needs_nobody(as_, copy) -> None:
+    row = builders.make_deployment(copy, state="failed")
+    builders.failed(row, copy)
+    page, home = reverse("deployment", args=[row.pk]), reverse("deployments")
+    assert "Leave it stopped" in text(as_("operator").get(page))
+    assert "Leave it stopped" not in text(as_("viewer").get(page))
+    assert queries.counts()["attention"] == 1 and f"{row.name} failed" in text(as_("viewer").get(home))
+    as_("operator").post(reverse("deployment-stop", args=[row.pk]))
+    assert (queries.counts()["attention"], queries.counts()["stopped"]) == (0, 1)
+    assert f"{row.name} failed" not in text(as_("viewer").get(home))
+    assert row.name in text(as_("viewer").get(home, {"state": "stopped"}))
+    assert "Leave it stopped" not in text(as_("operator").get(page))
 
 
 def test_a_start_on_a_cpu_says_nothing_of_gpus(as_, copy) -> None:
