@@ -41,6 +41,15 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
     """pytest-django asks for this just before it makes the test database: only then are servers needed."""
 
 
+@pytest.fixture(autouse=True)
+def language() -> Iterator[None]:
+    """A page asked for in Chinese leaves this thread in Chinese; the next test begins in English."""
+    yield
+    from django.utils import translation
+
+    translation.deactivate()
+
+
 def _may_be_emptied(word: str) -> str:
     """Switch the trigger of the record's table and of its months that refuses TRUNCATE."""
     return f"""DO $$ DECLARE part regclass; BEGIN
