@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from panel.fleet.agent import guard, install_plan
 from panel.fleet.agent.install import pip_failure
-from panel.fleet.agent.install_pip import Counter, Teller, mask, secrets_in, settings_of
+from panel.fleet.agent.install_pip import Counter, Teller, mask, run, secrets_in, settings_of
 from panel.fleet.agent.install_plan import Invalid, Request, check_request
 from panel.fleet.agent.provision import SetupProblem, explain_pip_failure
 from panel.fleet.wire import InstallTask
+from tests.waiting import until
 
 
 def task(**fields: Any) -> InstallTask:
@@ -315,3 +318,16 @@ def test_a_pip_that_was_killed_is_told_as_killed(tmp_path: Any) -> None:
     problem = pip_failure(-9, "Successfully installed torch-1.99.0+cpu", tmp_path)
     assert (problem.code, problem.params["line"]) == ("pip_failed", "pip: SIGKILL")
     assert pip_failure(1, "ERROR: No space left on device", tmp_path).code == "no_space"
+
+
+def test_a_step_that_takes_too_long_ends_with_what_it_started() -> None:
+    said: list[str] = []
+    began = time.monotonic()
+    with pytest.raises(SetupProblem) as told:
+        run(
+            ["sh", "-c", "sleep 600 & echo $!; wait"], Teller(said.append), env={"PATH": "/usr/bin:/bin"}, timeout_s=0.5
+        )
+    assert told.value.code == "too_slow"
+    pid = int(said[-1])
+    until(lambda: not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text())
+    assert time.monotonic() - began < 60, "its child kept the pipe open"

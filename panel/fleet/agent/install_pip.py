@@ -6,7 +6,9 @@ Addresses reach pip by environment variables alone: they stand in no command lin
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
 import subprocess
 import threading
 from collections import deque
@@ -168,6 +170,7 @@ def run(
         pass_fds=tuple(keep),
         text=True,
         errors="replace",
+        start_new_session=True,  # pip hands its work to a pip of the new environment: they end together
     )
     late = threading.Event()
     timer = threading.Timer(timeout_s, _expire, (child, late))
@@ -177,7 +180,7 @@ def run(
         output = _listen(child, teller, heard)
         code = child.wait()
     except BaseException:  # a stop of this job: what it started must not outlive it
-        child.kill()
+        _kill(child)
         child.wait()
         raise
     finally:
@@ -198,7 +201,12 @@ def run(
 
 def _expire(child: subprocess.Popen[str], late: threading.Event) -> None:
     late.set()  # before the kill: who sees the end knows why
-    child.kill()
+    _kill(child)
+
+
+def _kill(child: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def _listen(child: subprocess.Popen[str], teller: Teller, heard: Callable[[str], bool]) -> str:
