@@ -29,7 +29,7 @@ from deployments.models import Deployment, Run
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
 from deployments.steps import HOST_RESTARTED
-from deployments.wording import STEP_NOTES, STEP_NOTES_CPU, person, words
+from deployments.wording import FIXED_WHERE, STEP_NOTES, STEP_NOTES_CPU, fixes, person, words
 from panel.accounts.forms import TokenForm
 from panel.core.numbers import approx, duration, gib, ngroup
 from panel.core.wording import Words
@@ -285,7 +285,7 @@ def _retry(row: Deployment) -> dict[str, str] | None:
 
 
 def ways(row: Deployment) -> list[dict[str, str]]:
-    """Ways out of a failure, without a diagnosis: settings, the same again, the record."""
+    """Ways out of a failure: what the diagnosis proposes, then the settings, the same again, the record."""
     spec = DeploymentSpec.model_validate(row.revision.spec)
     found = [
         {
@@ -324,7 +324,12 @@ def ways(row: Deployment) -> list[dict[str, str]]:
                 "label": _("Open the record"),
             }
         )
-    return found
+    return [*map(_proposed, fixes(row.reason)), *found]
+
+
+def _proposed(fix: tuple[str, str, str]) -> dict[str, str]:
+    kind, text, command = fix
+    return {"title": text, "text": str(FIXED_WHERE.get(kind, "")), "command": command}
 
 
 def _proof(run: Run) -> str:

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from deployments.codes import CODES
 from deployments.states import State
 from models_catalog import wording as catalog
-from panel.core.wording import Words, said
+from panel.core.wording import Words, fill, said
 
 # state → (badge kind of the design system, word)
 BADGES: dict[str, tuple[str, Any]] = {
@@ -74,6 +75,19 @@ STEP_NOTES: dict[str, tuple[Any, Any]] = {
 }
 
 
+# Where a proposed fix of this kind is made.
+FIXED_WHERE: dict[str, Any] = {
+    "set": _("In the settings of this deployment."),
+    "drop": _("In the settings of this deployment."),
+    "env": _("In the settings of this deployment."),
+    "runtime": _("On the page “Engines”, then in the settings of this deployment."),
+    "package": _("In the engine's folder on the host."),
+    "repair": _("Where the model's files lie, on the host."),
+    "model": _("On the page “Models”."),
+    "host": _("On the host."),
+    "permission": _("An admin can allow it."),
+}
+
 # On a CPU nothing is said of GPUs.
 STEP_NOTES_CPU = {**STEP_NOTES, "weights": (_("The model is being loaded"), STEP_NOTES["weights"][1])}
 
@@ -83,6 +97,12 @@ def person(name: str) -> str:
     return "Berth" if name == "system" else name
 
 
+def fixes(reason: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    """(kind, sentence, command) of what the diagnosis proposes, the likeliest first."""
+    offered = ((reason or {}).get("params") or {}).get("fixes") or []
+    return [(fix["kind"], fill(gettext(fix["text"]), fix["params"]), fix["command"]) for fix in offered if fix["text"]]
+
+
 def words(reason: Mapping[str, Any] | None) -> Words | None:
     """The sentence and hint of a {code, params}; None when there is no reason. An unknown code is shown as it is."""
     if not reason or not reason.get("code"):
@@ -90,9 +110,13 @@ def words(reason: Mapping[str, Any] | None) -> Words | None:
     if reason["code"] in catalog.FILES:
         return catalog.of_file(reason)
     found = said(CODES, reason)
-    if reason["code"] == "flag.unknown" and not (reason.get("params") or {}).get("near"):
+    params = reason.get("params") or {}
+    if params.get("title"):  # the diagnosis knows why; how it ended is said after that
+        why = f"{gettext(params['why'])} {found.text}" if params.get("why") else found.text
+        return replace(found, text=gettext(params["title"]), hint=why)
+    if reason["code"] == "flag.unknown" and not params.get("near"):
         return replace(found, hint=str(_("Look at how it is written, or leave it out.")))
-    if share := (reason.get("params") or {}).get("fits_utilisation"):
+    if share := params.get("fits_utilisation"):
         smaller = _("With a share of %(share)s it would fit now.") % {"share": share}
         return replace(found, hint=f"{found.hint} {smaller}")
     return found

@@ -17,10 +17,11 @@ from deployments.diagnosis import causes, phases
 from deployments.diagnosis.decide import diagnose
 from deployments.diagnosis.lines import Line, clean
 from deployments.diagnosis.reader import Reader
-from deployments.diagnosis.result import Diagnosis
+from deployments.diagnosis.result import Diagnosis, Offer
 
 MAX_LOG_BYTES = 4 << 20  # how much of a log is looked at: the newest bytes of this many
 MAX_BLOCK = 40  # lines of the error block
+MAX_FIXES = 3
 _MAX_LINE = 2000  # characters of one line of it
 
 
@@ -96,7 +97,11 @@ def explain(
     reason = dict(own_reason) if own_reason else _how(exit_code, signal)
     params = {**dict(reason.get("params") or {}), "phase": reached}
     if found.recognised:
-        params |= {"cause": found.code, "title": found.title, "confidence": round(found.confidence, 2)}
+        params |= {"cause": found.code, "title": found.title, "why": found.why}
+        params |= {
+            "confidence": round(found.confidence, 2),
+            "fixes": [_offered(fix) for fix in found.fixes[:MAX_FIXES]],
+        }
     if proven:
         params["root_line"] = found.root_line
     if probe and probe.get("status"):
@@ -116,6 +121,11 @@ def diagnosed(log: bytes, *, exit_code: int | None = None, signal: int | None = 
     reader.count = log[:skipped].count(b"\n")
     reader.feed(log[skipped:])
     return diagnose(reader, exit_code=exit_code, signal=signal)
+
+
+def _offered(fix: Offer) -> dict[str, Any]:
+    """A fix as it is kept: its text with its places still open, so that it can be said in the reader's language."""
+    return {"kind": fix.kind, "text": fix.text, "params": dict(fix.params), "command": fix.command}
 
 
 def _block_of(found: Diagnosis) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The deployments' pages: who may see and do what, every state's page, forms, hostile names, flat queries."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ from django.urls import reverse
 from django.utils import timezone
 
 from deployments import queries, services
+from deployments.diagnosis.failure import explain
 from deployments.models import Deployment
 from panel.accounts.models import User
 from panel.audit.models import Event
 from tests.deployments import builders
 
 pytestmark = pytest.mark.django_db
+CORPUS = Path(__file__).parents[1] / "data" / "diagnosis" / "corpus"
 
 
 @pytest.fixture(autouse=True)
@@ -185,6 +188,21 @@ def test_failed_shows_exit_first_error_and_ways_out(as_, copy) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page and "<script>alert(1)" not in page
     assert reverse("deployment-edit", args=[row.pk]) in page
     assert "4 / 8 · Loading weights" in page, "it says how far it got"
+
+
+def test_a_failure_that_was_recognised_says_why_and_what_helps(as_, copy) -> None:
+    row = builders.make_deployment(copy, state="failed")
+    builders.failed(row, copy)
+    log = (CORPUS / "007.log").read_bytes()
+    reason = explain(log=log, exit_code=1).reason
+    Deployment.objects.filter(pk=row.pk).update(reason=reason)
+    page = text(as_("operator").get(reverse("deployment", args=[row.pk])))
+    assert ">The context asked for is longer than the model knows</h2>" in page
+    assert "The engine ended with exit code 1." in page
+    assert "<h3>Change max_model_len from 204800 to 4096.</h3>" in page
+    assert page.index("Change max_model_len") < page.index("<h3>Start again unchanged</h3>")
+    in_chinese = as_("operator").get(reverse("deployment", args=[row.pk]), headers={"Accept-Language": "zh-hans"})
+    assert "The context asked for" not in text(in_chinese) and "204800" in text(in_chinese)
 
 
 def test_a_failure_that_someone_put_to_rest_needs_nobody(as_, copy) -> None:
