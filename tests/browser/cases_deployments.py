@@ -1,10 +1,12 @@
 """One deployment in every state, and the record of a start."""
 
 from datetime import timedelta
+from pathlib import Path
 
 from django.conf import settings
 from django.utils import timezone
 
+from deployments.diagnosis.failure import explain
 from deployments.models import Deployment, Transition
 from tests.browser.cases import case
 from tests.browser.deployment_rows import (
@@ -22,6 +24,8 @@ from tests.browser.deployment_rows import (
     waiting,
 )
 from tests.deployments import builders
+
+CORPUS = Path(__file__).parents[1] / "data" / "diagnosis" / "corpus"
 
 # --- on its way -------------------------------------------------------------------------------------------------------
 
@@ -128,6 +132,13 @@ def ready_long_names() -> str:
 def failed() -> str:
     row, copy = gpu_deployment("failed")
     end_badly(row, copy, {"code": "exit.code", "params": {"exit_code": 1, "phase": "profile"}}, exit_code=1)
+    return page_of(row)
+
+
+@case("deployment-failed-recognised", role="operator")
+def failed_recognised() -> str:
+    row, copy = gpu_deployment("failed")
+    end_badly(row, copy, explain(log=(CORPUS / "015.log").read_bytes(), exit_code=1).reason, exit_code=1)
     return page_of(row)
 
 
