@@ -36,3 +36,12 @@ def _items(sent: list[Any], kept: list[Any], name: str) -> list[Any]:
         else:
             found.append(item)
     return found
+
+
+def still_hidden(value: Any) -> bool:
+    """Whether a hidden secret is left in place of a real one: such a value would be given to the engine as it looks."""
+    if isinstance(value, dict):
+        return any(map(still_hidden, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(still_hidden, value))
+    return isinstance(value, str) and HIDDEN in value

@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from pydantic import ValidationError
 
 from deployments import events
+from deployments.hidden import still_hidden
 from deployments.models import Deployment, Revision
 from deployments.spec import NAME, DeploymentSpec, diff
 from deployments.states import Desired
@@ -24,11 +25,17 @@ NAME_HINT = _("Use 1 to 63 small letters, digits, dots and dashes; begin and end
 
 
 def parse_spec(values: dict[str, Any]) -> DeploymentSpec:
-    """A typed spec of what a form, API body or file says. Raises Invalid with one sentence per field."""
+    """A typed spec of what a form, API body or file says, its hidden secrets restored. Raises Invalid with a sentence
+    per field.
+    """
     try:
-        return DeploymentSpec.model_validate(values)
+        spec = DeploymentSpec.model_validate(values)
     except ValidationError as exc:
         raise Invalid(validation.fields(exc.errors())) from exc
+    text = _("A secret is hidden here and none is kept that it could stand for. Write the secret itself.")
+    if wrong := {name: text for name, value in spec.model_dump(mode="json").items() if still_hidden(value)}:
+        raise Invalid(wrong)
+    return spec
 
 
 def _check_name(name: str) -> None:

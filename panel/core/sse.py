@@ -112,10 +112,11 @@ def _channel(topic: str) -> str:
 
 
 class Subscription:
-    """What one reader has not read yet; bounded, the oldest goes first."""
+    """What one reader has not read yet; bounded, the oldest goes first. Of the topic `urgent` none is ever lost."""
 
-    def __init__(self, topics: frozenset[str]) -> None:
-        self.topics = topics
+    def __init__(self, topics: frozenset[str], urgent: str = "") -> None:
+        self.topics, self.urgent = topics, urgent
+        self._urgent: Event | None = None
         self._events: deque[Event] = deque()
         self._bytes = 0
         self._skipped = 0
@@ -123,6 +124,10 @@ class Subscription:
         self._wake = asyncio.Event()
 
     def put(self, event: Event) -> None:
+        if event.topic == self.urgent:
+            self._urgent = event
+            self._wake.set()
+            return
         if self._events and self._events[-1] == event:  # the same word twice says no more
             return
         self._events.append(event)
@@ -145,6 +150,9 @@ class Subscription:
         """The next event, or None after `timeout` seconds. Raises Stopping when the process ends."""
         if not await self._something(timeout):
             return None
+        if self._urgent is not None:
+            event, self._urgent = self._urgent, None
+            return event
         if self._skipped:
             count, self._skipped = self._skipped, 0
             return Event("", "skipped", json.dumps({"n": count}))
@@ -160,13 +168,13 @@ class Subscription:
         return came
 
     async def _something(self, timeout: float) -> bool:
-        if not (self._events or self._skipped or self._closed):
+        if not (self._events or self._skipped or self._urgent or self._closed):
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout)
         if self._closed:
             raise Stopping
-        return bool(self._events or self._skipped)
+        return bool(self._events or self._skipped or self._urgent)
 
 
 class _Line:
@@ -274,7 +282,7 @@ class Hub:
         self._watched: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
     @contextlib.asynccontextmanager
-    async def subscribe(self, topics: Iterable[str]) -> AsyncIterator[Subscription]:
+    async def subscribe(self, topics: Iterable[str], urgent: str = "") -> AsyncIterator[Subscription]:
         """Read events of these topics; whatever is published after this returned is seen."""
         loop = asyncio.get_running_loop()
         line = self._lines.get(loop)
@@ -283,7 +291,7 @@ class Hub:
         if loop not in self._watched:
             self._watched.add(loop)
             _when_server_stops(loop, self.stop)
-        reader = Subscription(frozenset(topics))
+        reader = Subscription(frozenset(topics), urgent)
         line.readers.add(reader)
         try:
             await line.want({_channel(topic) for topic in reader.topics})
@@ -360,7 +368,7 @@ async def _frames(request: HttpRequest, topics: tuple[str, ...]) -> AsyncIterato
     who = await sync_to_async(_whose, thread_sensitive=True)(request)
     end = time.monotonic() + LIFE_S * random.uniform(0.8, 1.2)
     try:
-        async with hub.subscribe((*topics, who)) as news:
+        async with hub.subscribe((*topics, who), urgent=who) as news:
             yield b"event: hello\ndata: {}\n\n"
             while time.monotonic() < end:
                 event = await news.next(HEARTBEAT_S)

@@ -199,6 +199,16 @@ async def test_waiting_bytes_are_bounded_too(hub: sse.Hub, monkeypatch: pytest.M
     assert event is not None and event.name == "skipped"
 
 
+async def test_the_urgent_word_is_read_first_and_never_lost(hub: sse.Hub) -> None:
+    reader = sse.Subscription(frozenset(["job:1", "person:7"]), urgent="person:7")
+    reader.put(sse.Event("person:7", "changed", "{}"))
+    for n in range(3 * sse.MAX_EVENTS):
+        reader.put(sse.Event("job:1", "log", json.dumps({"n": n})))
+    event = await reader.next(1)
+    assert event is not None and event.topic == "person:7"
+    assert (await reader.next(1)).name == "skipped"  # type: ignore[union-attr]
+
+
 async def test_same_word_twice_waits_once(hub: sse.Hub) -> None:
     reader = sse.Subscription(frozenset(["hosts"]))
     for _ in range(5):

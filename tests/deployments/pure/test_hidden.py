@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from deployments.hidden import restored
+from deployments.hidden import restored, still_hidden
+from deployments.services import parse_spec
+from panel.core.errors import Invalid
 from panel.core.mask import HIDDEN, mask
 
 KEPT = {
@@ -47,3 +49,16 @@ def test_no_secret_gets_another_name() -> None:
     stores = {"options": {"stores": [{"name": "a", "password": HIDDEN}, {"name": "b", "password": "new"}]}}
     stores = restored(stores, KEPT)["options"]["stores"]
     assert stores == [{"name": "a", "password": "six"}, {"name": "b", "password": "new"}]
+
+
+@pytest.mark.parametrize("field", ["env", "extra_args", "options"])
+def test_a_hidden_one_of_nothing_kept_is_refused_by_its_field(field: str) -> None:
+    assert still_hidden(SHOWN[field]) and not still_hidden(KEPT[field])
+    assert still_hidden(restored(SHOWN[field], {}))
+
+
+def test_a_spec_with_a_hidden_secret_is_none() -> None:
+    with pytest.raises(Invalid) as refused:
+        parse_spec({"artifact_id": 1, "env": {"HF_TOKEN": HIDDEN}})
+    assert list(refused.value.fields) == ["env"]
+    assert parse_spec({"artifact_id": 1, "env": {"HF_TOKEN": "real"}}).env == {"HF_TOKEN": "real"}
