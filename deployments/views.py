@@ -35,6 +35,7 @@ from panel.core.numbers import ngroup
 from panel.core.pages import form_again, go, page, put_errors, slice_of
 
 PAGE = 50
+LONGEST_SHOWN = 20_000  # characters of an answer in the box
 
 
 @require_GET
@@ -220,8 +221,9 @@ def ask(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _asked(row: Deployment, spec: DeploymentSpec, text: str, answer: Any) -> dict[str, Any]:
-    said = adapter_for(spec.engine).read_answer(spec.task, answer.json) if answer.status == 200 else None
-    context = {"d": row, "question": text, "answer": said}
+    engine = adapter_for(spec.engine)
+    said = engine.read_answer(spec.task, answer.json, most=LONGEST_SHOWN) if answer.status == 200 else None
+    context = {"d": row, "question": text, "answer": said, "cut": said is not None and engine.was_cut(answer.json)}
     if said is None:
         who = _("The engine") if answer.said_by == "engine" else _("The panel")
         context["error"] = _("%(who)s did not answer (status %(status)s).") % {"who": who, "status": answer.status}

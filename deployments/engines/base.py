@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 from deployments.spec import DeploymentSpec
 
 Task = Literal["generate", "embed", "score"]
+SHORT = 500  # characters of an answer that is kept with a run
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,11 @@ class Adapter(Protocol):
     def wants_completion(self, task: Task, status: int, body: Any) -> bool:
         """Whether a refused chat question should be asked again as a plain completion."""
 
-    def read_answer(self, task: Task, body: Any) -> str | None:
-        """The answer in the response body, short enough to show; None when there is no token, vector or score."""
+    def read_answer(self, task: Task, body: Any, most: int = SHORT) -> str | None:
+        """The answer in the response body, at most `most` characters; None when it holds no token, vector or score."""
+
+    def was_cut(self, body: Any) -> bool:
+        """Whether the text ended because it reached the number of tokens that was asked for."""
 
 
 def command_preview(launch: Launch, *, port: int | None = None) -> str:

@@ -12,7 +12,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from deployments.engines import arguments, denied
-from deployments.engines.base import EngineRefusal, Launch, LaunchContext, Reason, RuntimeFacts, Task, version_key
+from deployments.engines.base import (
+    SHORT,
+    EngineRefusal,
+    Launch,
+    LaunchContext,
+    Reason,
+    RuntimeFacts,
+    Task,
+    version_key,
+)
 from deployments.engines.options import parse_schema
 
 QUESTION = "What is the capital of France?"
@@ -89,13 +98,18 @@ class VLLM:
         told = "chat template" in text or "chat_template" in text
         return task == "generate" and (status == 404 or (status in (400, 422, 500) and told))
 
-    def read_answer(self, task: Task, body: Any) -> str | None:
-        """The answer, short enough to show; None when the body holds no token, vector or score."""
+    def read_answer(self, task: Task, body: Any, most: int = SHORT) -> str | None:
+        """The answer, at most `most` characters; None when the body holds no token, vector or score."""
         if not isinstance(body, Mapping):
             return None
         if task == "embed":
             return _read_vector(body)
-        return _read_score(body) if task == "score" else _read_text(body)
+        return _read_score(body) if task == "score" else _read_text(body, most)
+
+    def was_cut(self, body: Any) -> bool:
+        """Whether the text ended because it reached the number of tokens that was asked for."""
+        first = _first_choice(body) if isinstance(body, Mapping) else None
+        return first is not None and first.get("finish_reason") == "length"
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -229,9 +243,13 @@ def _parallel_reasons(values: arguments.Values, context: LaunchContext) -> list[
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
-def _read_text(body: Mapping[str, Any]) -> str | None:
+def _first_choice(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     choices = body.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else None
+    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else None
+
+
+def _read_text(body: Mapping[str, Any], most: int) -> str | None:
+    first = _first_choice(body)
     if first is None:
         return None
     given = first.get("message")
@@ -239,7 +257,7 @@ def _read_text(body: Mapping[str, Any]) -> str | None:
     texts = [first.get("text"), *(message.get(key) for key in ("content", "reasoning", "reasoning_content"))]
     text = next((text for text in texts if isinstance(text, str) and text.strip()), "")
     if text:
-        return text.strip()[:500]
+        return text.strip()[:most]
     usage = body.get("usage")
     tokens = usage.get("completion_tokens") if isinstance(usage, Mapping) else 0
     return "␣" if isinstance(tokens, int) and tokens > 0 else None  # tokens came, though none can be seen

@@ -45,6 +45,18 @@ def test_answers(task: Any, body: Any, answer: str | None) -> None:
     assert VLLM().read_answer(task, body) == answer
 
 
+def test_an_answer_is_kept_short_and_shown_whole() -> None:
+    long = chat(content="word " * 400)
+    assert len(VLLM().read_answer("generate", long) or "") == 500
+    assert VLLM().read_answer("generate", long, most=20_000) == ("word " * 400).strip()
+
+
+@pytest.mark.parametrize(("reason", "cut"), [("length", True), ("stop", False), (None, False)])
+def test_an_answer_that_reached_its_limit_says_so(reason: str | None, cut: bool) -> None:
+    assert VLLM().was_cut({"choices": [{"message": {"content": "the use of li"}, "finish_reason": reason}]}) is cut
+    assert not VLLM().was_cut({"choices": []}) and not VLLM().was_cut(None)
+
+
 def test_a_refusal_for_want_of_a_template_asks_for_a_completion() -> None:
     adapter = VLLM()
     assert adapter.wants_completion(
