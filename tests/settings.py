@@ -1,6 +1,7 @@
 """The panel's settings for tests: a data folder of their own, and nothing from the environment of the person testing.
 
-Kept from the environment: DATABASE_URL and REDIS_URL (servers to test against), BERTH_TEST_* and BERTH_ENGINE_CACHE.
+Kept from the environment: DATABASE_URL and REDIS_URL (servers to test against) and BERTH_TEST_*. The folder with the
+real engine (`make engine`) is TEST_ENGINE_CACHE: only tests of the real engine may know it, others install fake ones.
 """
 
 import atexit
@@ -8,8 +9,10 @@ import os
 import shutil
 import tempfile
 
-KEPT = ("BERTH_TEST_", "BERTH_ENGINE_CACHE")
-for _name in [name for name in os.environ if name.startswith("BERTH_") and not name.startswith(KEPT)]:
+from panel.fleet.agent.provision import cache_folder
+
+TEST_ENGINE_CACHE = cache_folder(os.environ)
+for _name in [name for name in os.environ if name.startswith("BERTH_") and not name.startswith("BERTH_TEST_")]:
     del os.environ[_name]
 os.environ["BERTH_DATA"] = tempfile.mkdtemp(prefix="berth-test-")
 atexit.register(shutil.rmtree, os.environ["BERTH_DATA"], ignore_errors=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 
 from panel.fleet.agent import engine_cpu, provision, sample_model
 from tests.browser.conftest import browser  # noqa: F401  # a fixture
@@ -21,7 +22,7 @@ PATIENT = {"BERTH_HOST_LOST_S": "60", "BERTH_CLAIM_S": "6", "BERTH_TICK_S": "1",
 @pytest.fixture(scope="session")
 def engine_cache() -> Path:
     """The folder with vLLM and the model. It is prepared here only when nothing may be left out: that takes minutes."""
-    cache = provision.cache_folder(os.environ)
+    cache: Path = settings.TEST_ENGINE_CACHE
     marker = provision.read_marker(cache / engine_cpu.NAME)
     if engine_cpu.is_current(marker, engine_cpu.REQUIREMENTS.read_bytes()) and sample_model.is_ready(cache):
         return cache

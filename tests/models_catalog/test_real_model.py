@@ -20,7 +20,7 @@ SHARED = {
 
 @pytest.fixture
 def cache() -> Path:
-    found: Path = settings.BERTH_ENGINE_CACHE
+    found: Path = settings.TEST_ENGINE_CACHE
     if not is_ready(found):
         pytest.skip("the small model is not prepared; run `make engine`")
     return found
