@@ -251,7 +251,7 @@ install_packages() {
         *.whl) ;;
         *) name='' ;;
       esac
-      [ -n "$name" ] && [ -n "$sha" ] || fail "the list of packages from $PANEL holds what is no name of a package"
+      { [ -n "$name" ] && [ -n "$sha" ]; } || fail "the list of packages from $PANEL holds what is no name of a package"
       fetch "$PANEL/join/wheels/$tag/$name" "$wheels/$name" "$sha" || return 1
     done <"$wheels/list"
     if pip_install --no-index --find-links "$wheels"; then rm -rf "$wheels"; return; fi
