@@ -215,6 +215,7 @@ JobState = Literal["starting", "running", "stopping", "ended", "refused"]
 class Progress(Message):
     """How far an install is. `done` of `total` packages (0: not counted); `note` is a package or version, no sentence.
 
+    `passed` are the phases before this one, since a quick one may be over before it is told.
     Phases, in order: checking, downloading, installing, extras, verifying, trying.
     """
 
@@ -222,6 +223,7 @@ class Progress(Message):
     done: int = 0
     total: int = 0
     note: str = ""
+    passed: list[str] = Field(default=[], max_length=20)
 
 
 class JobStatus(Message):

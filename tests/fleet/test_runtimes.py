@@ -244,6 +244,17 @@ def test_a_phase_that_comes_back_goes_on_where_it_was() -> None:
     assert [(s["code"], s["start"], s["end"]) for s in steps] == [("installing", 1.0, 2.0), ("downloading", 0.0, None)]
 
 
+def test_phases_that_were_over_before_they_could_be_told_are_steps_too() -> None:
+    steps = runtime_outcomes.advanced([], {"phase": "checking"}, 0.0)
+    now = {"phase": "trying", "passed": ["checking", "downloading", "installing", "verifying"]}
+    steps = runtime_outcomes.advanced(steps, now, 9.0)
+    assert [(s["code"], s["start"], s["end"]) for s in steps] == [
+        ("checking", 0.0, 9.0), ("downloading", 9.0, 9.0), ("installing", 9.0, 9.0), ("verifying", 9.0, 9.0),
+        ("trying", 9.0, None),
+    ]  # fmt: skip
+    assert runtime_outcomes.advanced(steps, now, 10.0)[:4] == steps[:4], "told again it changes nothing"
+
+
 def test_a_failed_install_keeps_its_cause_and_can_be_tried_again(host: Host, admin: Actor) -> None:
     row = runtimes.install(host, variant="cpu", version="9.9", actor=admin)
     first = row.job

@@ -83,13 +83,18 @@ def _line(text: str) -> None:
 
 def _teller(folder: Path, addresses: list[str]) -> Teller:
     told: list[tuple[float, str]] = []
+    phases: list[str] = []
 
     def progress(phase: str, done: int, total: int, note: str) -> None:
         now = time.monotonic()
         if told and told[-1][1] == phase and now - told[-1][0] < SAY_S and done < total:
             return
         told[:] = [(now, phase)]
-        write_json(folder / "progress.json", Progress(phase=phase, done=done, total=total, note=note).model_dump())
+        if phase not in phases:
+            phases.append(phase)
+        passed = phases[: phases.index(phase)]
+        told_now = Progress(phase=phase, done=done, total=total, note=note, passed=passed)
+        write_json(folder / "progress.json", told_now.model_dump())
 
     return Teller(_line, progress, secrets_in(addresses))
 

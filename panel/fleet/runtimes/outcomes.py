@@ -42,9 +42,16 @@ def take_status(job: Job) -> None:
 
 
 def advanced(steps: list[dict[str, Any]], progress: dict[str, Any] | None, at: float) -> list[dict[str, Any]]:
-    """The steps with what the host says now. The last one goes on; a phase that comes back goes on where it was."""
+    """The steps with what the host says now. The last one goes on; a phase that comes back goes on where it was.
+
+    A phase that was over before the host could tell of it took no time that anybody saw.
+    """
     if not progress:
         return steps
+    known = {step["code"] for step in steps}
+    missed = [str(code)[:40] for code in progress.get("passed") or [] if code not in known]
+    blank = {"end": at, "start": at, "done": 0, "total": 0, "note": ""}
+    steps = [*steps, *({"code": code, **blank} for code in missed)]
     code = str(progress["phase"])[:40]
     told = {"code": code, "end": None, **{key: progress.get(key) for key in ("done", "total", "note")}}
     others = [dict(step) for step in steps if step["code"] != code]
