@@ -354,8 +354,10 @@ def test_a_lost_connection_while_it_updates_leaves_an_agent_that_runs(
     slow = f'case "$*" in *--join*) touch {waiting}; exec sleep 1.5 ;; esac'
     python.write_text(f'#!/bin/sh\n{slow}\nexec {sys.executable} "$@"\n')
     script = ["sh", str(box.dir / "berth-join.sh"), code_of(command), "--dir", f"{box.dir}/", "--no-service"]
+    # A terminal ends its programs by HUP; one that these tests were started from with nohup would pass on a deaf ear.
+    heard = ["env", "--default-signal=HUP,TERM", *script]
     with (box.home / "out").open("w") as out:
-        asked = subprocess.Popen(script, cwd=box.home, env=box.env, stdout=out, stderr=out)
+        asked = subprocess.Popen(heard, cwd=box.home, env=box.env, stdout=out, stderr=out)
     until(waiting.exists, why="it is at the panel")
     assert not box.agents()
     asked.send_signal(number)
