@@ -275,6 +275,7 @@ def plan(host: Host, variant: str, version: str, extras: list[str]) -> dict[str,
         "folder": folder,
         "commands": "\n".join(sources.quoted(command) for command in commands),
         "machine": host.facts.get("machine", ""),
+        "cpu_build": variant == "cpu",
     }
 
 
