@@ -22,6 +22,7 @@ from deployments.diagnosis.result import Diagnosis, Offer
 MAX_LOG_BYTES = 4 << 20  # how much of a log is looked at: the newest bytes of this many
 MAX_BLOCK = 40  # lines of the error block
 MAX_FIXES = 3
+SURE_WITHOUT_A_LINE = 0.8  # a KILL alone may be anyone's, though the kernel's is the usual one
 _MAX_LINE = 2000  # characters of one line of it
 
 
@@ -96,7 +97,7 @@ def explain(
     # A start that was given up on was ended by the panel: its signal says nothing.
     reason = dict(own_reason) if own_reason else _how(exit_code, signal)
     params = {**dict(reason.get("params") or {}), "phase": reached}
-    if found.recognised:
+    if found.recognised and (proven or found.confidence >= SURE_WITHOUT_A_LINE):
         params |= {"cause": found.code, "title": found.title, "why": found.why}
         params |= {
             "confidence": round(found.confidence, 2),

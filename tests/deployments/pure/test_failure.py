@@ -117,3 +117,11 @@ def test_hostile_text_stays_text_and_bounded() -> None:
 def test_phases_seen_while_it_grew_are_believed() -> None:
     seen = [{"code": "start"}, {"code": "kvcache"}]
     assert explain(log=b"", phases=seen, signal=11).phase == "kvcache"
+
+
+def test_a_kill_without_a_word_is_nobodys_for_sure() -> None:
+    assert "title" not in explain(log=b"", signal=9).reason["params"]
+    assert (
+        explain(log=b"", signal=4).reason["params"]["title"]
+        == "This processor lacks instructions that the engine needs"
+    )
