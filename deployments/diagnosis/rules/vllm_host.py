@@ -131,7 +131,7 @@ RULES = (
         _("The engine may not write to its cache folder"),
         _("The home folder or the model cache belongs to another user, or is mounted read-only."),
         (
-            r"Permission denied: '(?:/\.cache|/\.config|/\.triton|/root/\.|[^']*(?:cache|hub|triton|huggingface)[^']*)'",
+            r"Permission denied: '(?:/(?:[\w-]+/)?\.[^']*|[^']*(?:cache|hub|triton|huggingface)[^']*)'",
             r"Read-only file system: '",
             r"PermissionError at .* when downloading",
         ),
