@@ -61,6 +61,7 @@ class Fake:
     orphan: bool = False  # one grandchild whose parent has gone
     flood_mib: int = 0  # written to the log at the phase `load`
     ram_mib: int = 0
+    copies: str = ""  # a folder in which each run keeps what it wrote, and the pids of its processes
 
 
 MODES: dict[str, dict[str, Any]] = {
@@ -186,7 +187,15 @@ def rename(title: str) -> None:
     ctypes.CDLL(None).prctl(15, title.encode()[:15], 0, 0, 0)  # PR_SET_NAME
 
 
-def child(title: str, *, own_session: bool, stays: bool, orphan: bool = False) -> int:
+def note_pid(copies: str) -> None:
+    """Keep this process's number and start beside the copies, where no renaming hides it."""
+    if copies:
+        ticks = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rsplit(")", 1)[1].split()[19]
+        with Path(copies, os.environ.get("BERTH_JOB", "none") + ".pids").open("a", encoding="ascii") as file:
+            file.write(f"{os.getpid()} {ticks}\n")
+
+
+def child(title: str, *, own_session: bool, stays: bool, orphan: bool = False, copies: str = "") -> int:
     """Fork a process that does nothing until it is ended or its parent goes; returns its pid."""
     parent = os.getpid()
     # Until the child has its own manner, TERM waits: it would be swallowed by the parent's handler, which it inherits.
@@ -205,6 +214,7 @@ def child(title: str, *, own_session: bool, stays: bool, orphan: bool = False) -
         if os.fork():
             os._exit(0)
         parent = -1
+    note_pid(copies)
     if own_session:
         os.setsid()
     rename(title)
@@ -222,9 +232,9 @@ def fork_children(fake: Fake) -> list[int]:
     pids = []
     for number in range(fake.children):
         title = "VLLM::EngineCore" if number == 0 else f"VLLM::Worker_TP{number - 1}"
-        pids.append(child(title, own_session=number % 2 == 1, stays=fake.children_stay))
+        pids.append(child(title, own_session=number % 2 == 1, stays=fake.children_stay, copies=fake.copies))
     if fake.orphan:
-        child("VLLM::Router", own_session=True, stays=fake.children_stay, orphan=True)
+        child("VLLM::Router", own_session=True, stays=fake.children_stay, orphan=True, copies=fake.copies)
     return pids
 
 
@@ -258,7 +268,7 @@ class Engine:
     def __init__(self, fake: Fake, arguments: argparse.Namespace, model: str) -> None:
         self.fake, self.arguments, self.model = fake, arguments, model
         cpu = os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
-        self.log = Log()
+        self.log = Log(fake.copies)
         self.device = "cpu" if cpu else "cuda"
         self.stopping = Told()
         self.pids: list[int] = []
@@ -269,6 +279,7 @@ class Engine:
     def run(self) -> int:
         signal.signal(signal.SIGTERM, self.on_term)
         signal.signal(signal.SIGINT, self.on_term)
+        note_pid(self.fake.copies)
         self.maybe_end("start")
         listener = self.bind()
         for code, write in phases(self.log, self.fake, self.model, self.arguments, self.device):

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 Write = Callable[[], None]
 
 
 class Log:
-    """Writes as vLLM does: prefix of the process, level, time, place."""
+    """Writes as vLLM does: prefix of the process, level, time, place.
+
+    With a folder for copies each word is also kept there, in a file named after the job, for tests that compare.
+    """
+
+    def __init__(self, copies: str = "") -> None:
+        self._lock = threading.Lock()
+        self._copy = Path(copies, os.environ.get("BERTH_JOB", "none")) if copies else None
 
     def plain(self, text: str, end: str = "\n") -> None:
-        sys.stdout.write(text + end)
-        sys.stdout.flush()
+        with self._lock:  # or the lines of two threads could lie in another order in the copy
+            sys.stdout.write(text + end)
+            sys.stdout.flush()
+            if self._copy is not None:
+                with self._copy.open("ab") as file:
+                    file.write((text + end).encode(sys.stdout.encoding or "utf-8"))
 
     def line(self, level: str, place: str, text: str, process: str) -> None:
         stamp = time.strftime("%m-%d %H:%M:%S")
