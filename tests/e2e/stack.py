@@ -201,7 +201,7 @@ class Stack:
 
 
 @contextmanager
-def running(servers: Servers, folder: Path, **kwargs: Any) -> Iterator[Stack]:
+def running(servers: Servers, folder: Path, make: type[Stack] = Stack, **kwargs: Any) -> Iterator[Stack]:
     """A stack on a new database of its own; this process's ORM works on that one meanwhile."""
     connection = connections["default"]
     before = connection.settings_dict["NAME"]
@@ -210,7 +210,7 @@ def running(servers: Servers, folder: Path, **kwargs: Any) -> Iterator[Stack]:
     connection.settings_dict["NAME"] = django_settings.DATABASES["default"]["NAME"] = name
     try:
         call_command("migrate", verbosity=0)
-        stack = Stack(servers, folder, **kwargs)
+        stack = make(servers, folder, **kwargs)
         try:
             with stack.settings():
                 yield stack

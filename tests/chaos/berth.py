@@ -1,0 +1,296 @@
+"""A Berth that can be broken: two web processes, two workers, an agent, PostgreSQL and Valkey, all of them ours to end.
+
+What is true is read from the kernel (/proc) and from what the fake engines kept, never asked of Berth.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import psutil
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, connections
+
+from panel.embedded import Embedded
+from tests.chaos.times import Times
+from tests.e2e.stack import Stack, running
+from tests.fakes.make_engine import make_fake_engine, make_fake_model
+from tests.servers import Servers
+from tests.waiting import free_port, until
+
+PARTS = ("web", "worker", "agent")
+NAMES = {"web": ("web", "web2"), "worker": ("worker", "worker2"), "agent": ("agent",)}
+BACK_S = 60.0  # within which what was killed must be up again
+MODELS: dict[str, dict[str, Any]] = {
+    "steady": {"children": 2, "phase_s": 0.1, "stop_s": 0.2},
+    "slow": {"children": 1, "phase_s": 0.4, "stop_s": 0.6},
+    "stubborn": {"children": 3, "phase_s": 0.1, "children_stay": True, "ignore_term": True, "orphan": True},
+    "forks": {"children": 3, "phase_s": 0.1, "children_stay": True, "orphan": True},
+}
+
+T = TypeVar("T")
+
+
+def own_servers() -> Servers:
+    """PostgreSQL and Valkey that may be killed. PostgreSQL is durable: what it said is done must outlive it."""
+    folder = tempfile.TemporaryDirectory(prefix="berth-chaos-db-")
+    embedded = Embedded(Path(folder.name), durable=True, createdb=True).start(60)
+    return Servers(embedded.postgres.url(), embedded.valkey.url(), embedded, folder)
+
+
+def fresh(read: Callable[[], T], patience: float = 30.0) -> T:
+    """Read from the database; connections that a killed server left behind are thrown away and it is tried again."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return read()
+        except (OperationalError, InterfaceError):
+            connections.close_all()
+            connections["default"].close_pool()
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
+@dataclass
+class Seen:
+    """Processes of this Berth's jobs: by job all of an engine's family, its main process, its shim."""
+
+    processes: dict[str, list[int]] = field(default_factory=dict)
+    mains: dict[str, list[int]] = field(default_factory=dict)
+    shims: dict[str, int] = field(default_factory=dict)
+
+
+class Berth(Stack):
+    """See the module."""
+
+    def __init__(self, servers: Servers, folder: Path, *, times: Times, **kwargs: Any) -> None:
+        self.times, self.servers = times, servers
+        self.copies = folder / "copies"
+        self.copies.mkdir()
+        super().__init__(servers, folder, env={**times.environment(), **kwargs.pop("env", {})}, **kwargs)
+        self.second_port = free_port()
+        self.urls = (self.url, f"http://127.0.0.1:{self.second_port}")
+        self.token = ""
+
+    # --- processes ---
+
+    def start(self, name: str) -> None:
+        self.procs[name] = self._spawn(name)
+
+    def start_beside(self, name: str) -> subprocess.Popen[bytes]:
+        """One more of the same, of which this Berth knows nothing but that it ends with it."""
+        number = sum(1 for known in self.procs if known.startswith("beside"))
+        self.procs[f"beside{number}"] = process = self._spawn(name)
+        return process
+
+    def _spawn(self, name: str) -> subprocess.Popen[bytes]:
+        args, env = list(self.COMMANDS[name.rstrip("2")]), dict(self.env)
+        if name == "web2":
+            # Inside parts go on calling the first one; this one only serves people.
+            env |= {"BERTH_BIND": f"127.0.0.1:{self.second_port}", "BERTH_INTERNAL_URL": self.url}
+        elif name == "agent":
+            args += ["--dir", str(self.data / "agent")]
+        elif name == "worker2":
+            args += ["-n", "second@%h"]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, *args], cwd=Path(__file__).parents[2], env=env, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def begin(self) -> None:
+        """Bring everything up, with models, an engine and a person's token."""
+        from panel.accounts.models import Scope, User
+        from panel.accounts.tokens import create_token
+        from panel.fleet.services import ensure_local_host
+
+        make_fake_engine(self.engines)
+        for name, fake in MODELS.items():
+            make_fake_model(self.models / name, copies=str(self.copies), **fake)
+        ensure_local_host(self.data / "agent")
+        config = self.data / "agent" / "agent.json"
+        values = {**json.loads(config.read_text()), "model_roots": [str(self.models)], "report_s": self.times.report}
+        config.write_text(json.dumps(values))
+        person = User.objects.create_user(username="olga", password="harbour lights at nine", role="admin")
+        _row, self.token = create_token(person, "chaos", actor=person, scope=Scope.API_WRITE)
+        for names in NAMES.values():
+            for name in names:
+                self.start(name)
+        self.heal()
+        self.scan()
+        self.ids = {name: self.artifact(name).pk for name in MODELS}
+
+    def heal(self) -> None:
+        """Start what is not alive, and return when web processes, servers and agent answer."""
+        embedded = self.servers.embedded
+        assert embedded is not None
+        for server in (embedded.valkey, embedded.postgres):
+            if not server.alive():
+                self._revive(server)
+            until(server.answers, timeout=BACK_S / 3, why=f"{server.name} is back")
+        for names in NAMES.values():
+            for name in names:
+                if name not in self.procs or self.procs[name].poll() is not None:
+                    self.start(name)
+        for url in self.urls:
+            until(lambda url=url: self.up(url), timeout=BACK_S / 3, why="web answers")
+        since = fresh(lambda: self.host().last_seen_at)
+        until(lambda: fresh(lambda: self.host().last_seen_at) != since, timeout=BACK_S / 3, why="the agent calls")
+
+    def _revive(self, server: Any) -> None:
+        """A server that was killed: its children must be gone before it starts again, as a supervisor would find."""
+        if server.child is not None:
+            server.child.wait(10)
+        if server.name == "postgres":
+            until(lambda: not self._backends_of(server.folder), why="PostgreSQL's children are gone")
+        server.start()
+
+    @staticmethod
+    def _backends_of(folder: Path) -> list[int]:
+        return [pid for pid in _pids() if _link(pid, "cwd") == str(folder.resolve())]
+
+    @staticmethod
+    def up(url: str) -> bool:
+        with suppress(httpx.HTTPError):
+            return httpx.get(f"{url}/healthz", timeout=1, trust_env=False).status_code == 200
+        return False
+
+    def of_kind(self, kind: str, which: int | None = None) -> list[psutil.Process]:
+        """Living processes of one kind. PostgreSQL's first one is the server, the others are its children."""
+        if kind in ("valkey", "postgres"):
+            server = getattr(self.servers.embedded, kind)
+            with suppress(psutil.NoSuchProcess):
+                if server.alive():
+                    return [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children(True)]
+            return []
+        names = NAMES[kind] if which is None else NAMES[kind][which : which + 1]
+        return [psutil.Process(self.procs[n].pid) for n in names if n in self.procs and self.procs[n].poll() is None]
+
+    def engine_side(self, actor: str, job_id: str) -> list[psutil.Process]:
+        """The shim, the main process or the engine's other processes of one job."""
+        seen = self.seen()
+        mains = seen.mains.get(job_id, [])
+        found = {
+            "shim": [seen.shims[job_id]] if job_id in seen.shims and mains else [],
+            "engine": mains,
+            "child": [pid for pid in seen.processes.get(job_id, []) if pid not in mains][:1],
+        }[actor]
+        return [psutil.Process(pid) for pid in found if psutil.pid_exists(pid)]
+
+    def all_pids(self) -> list[int]:
+        seen = self.seen()
+        own = [p.pid for kind in (*PARTS, "postgres", "valkey") for p in self.of_kind(kind)]
+        return [*own, *seen.shims.values(), *[pid for pids in seen.processes.values() for pid in pids]]
+
+    # --- what is true ---
+
+    def seen(self) -> Seen:
+        """All engine processes and shims of this Berth, by markers, working folders and the pids that engines kept."""
+        found, jobs = Seen(), str(self.data / "agent" / "jobs")
+        for pid in _pids():
+            env = _environ(pid)
+            if env.get("HOME") == str(self.folder) and (job := env.get("BERTH_JOB")):
+                found.processes.setdefault(job, []).append(pid)
+                if "serve" in _words(pid):
+                    found.mains.setdefault(job, []).append(pid)
+            elif (cwd := _link(pid, "cwd")).startswith(jobs) and any("shim.py" in word for word in _words(pid)):
+                found.shims[Path(cwd).name] = pid
+        for path in self.copies.glob("*.pids"):
+            for line in path.read_text().splitlines():
+                pid, ticks = map(int, line.split())
+                if _ticks(pid) == ticks and pid not in found.processes.get(path.stem, []):
+                    found.processes.setdefault(path.stem, []).append(pid)
+        return found
+
+    def written(self, job_id: str) -> bytes:
+        """What the engine of this job wrote, by its own account."""
+        path = self.copies / job_id
+        return path.read_bytes() if path.exists() else b""
+
+    def pss_mib(self) -> dict[str, tuple[int, float]]:
+        """{name: (pid, MiB)} of the lasting processes."""
+        named = {name: self.procs[name].pid for names in NAMES.values() for name in names if name in self.procs}
+        for kind in ("valkey", "postgres"):
+            named |= {kind: process.pid for process in self.of_kind(kind)[:1]}
+        sizes = {name: (pid, _pss(pid)) for name, pid in named.items()}
+        return {name: value for name, value in sizes.items() if value[1]}
+
+    def queued(self) -> dict[str, int]:
+        """Tasks that wait in the broker."""
+        import redis
+
+        with redis.Redis.from_url(self.servers.redis_url, socket_timeout=2) as client:
+            return {name: int(client.llen(name)) for name in ("loop", "probe")}  # type: ignore[arg-type] # sync client
+
+
+# --- /proc, read without a library: a scan is made many times a second -------------------------------------------------
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - quicker
+
+
+def _raw(pid: int, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _environ(pid: int) -> dict[str, str]:
+    pairs = (part.partition(b"=") for part in _raw(pid, "environ").split(b"\0") if b"=" in part)
+    return {key.decode(errors="replace"): value.decode(errors="replace") for key, _, value in pairs}
+
+
+def _words(pid: int) -> list[str]:
+    return _raw(pid, "cmdline").decode(errors="replace").split("\0")
+
+
+def _link(pid: int, name: str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/{name}")  # noqa: PTH115
+    except OSError:
+        return ""
+
+
+def _ticks(pid: int) -> int:
+    """When the process began, 0 for one that is gone or a zombie."""
+    fields = _raw(pid, "stat").rpartition(b")")[2].split()
+    return int(fields[19]) if fields and fields[0] != b"Z" else 0
+
+
+def _pss(pid: int) -> float:
+    for line in _raw(pid, "smaps_rollup").splitlines():
+        if line.startswith(b"Pss:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+@contextmanager
+def berth(servers: Servers, folder: Path, times: Times) -> Iterator[Berth]:
+    """A Berth on a database of its own; this process's ORM works on that one meanwhile."""
+    with running(servers, folder, make=Berth, times=times) as made:
+        assert isinstance(made, Berth)
+        made.begin()
+        yield made
+
+
+def point_django_at(servers: Servers) -> None:
+    """This process's settings name the servers, as tests/conftest.py does for pytest."""
+    from panel.celery import app
+    from panel.core.services_urls import redis_urls
+
+    settings.DATABASES["default"].update(servers.database_settings())
+    settings.REDIS_URL, settings.CELERY_BROKER_URL = redis_urls(servers.redis_url, settings.BERTH_DATA)
+    app.conf.broker_url = settings.CELERY_BROKER_URL

@@ -1,0 +1,196 @@
+"""One run of the matrix: a person, their deployment, and the moment at which the fault strikes."""
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tests.chaos.berth import Berth, fresh
+from tests.chaos.faults import Fault
+
+CLICK_S = 3.0  # how long a person waits for an answer before they try again
+AGAIN_S = 60.0  # how long they go on trying
+VERBS = {"stop": "deployment.stopped", "start": "deployment.started", "restart": "deployment.restarted",
+         "edit": "deployment.edited", "delete": "deployment.deleted"}  # fmt: skip
+# What the engine writes when it enters a phase; "" is before its first line.
+MARKS = {
+    "ordered": "",
+    "args": "non-default args",
+    "config": "Resolved architecture",
+    "dist": "is assigned as DP rank",
+    "load": "Starting to load model",
+    "compile": "Warming up model",
+    "kvcache": "KV cache size",
+    "http": "Starting vLLM server",
+    "listening": "Application startup complete",
+    "asked": "POST /v1/",
+}
+
+
+class Unanswered(Exception):
+    """The person got no answer, or one that says to try again: what they wanted may have happened or not."""
+
+
+@dataclass
+class Goal:
+    """What must become true. `runs` is how many starts there may have been without a fault that ends engines."""
+
+    want: str  # running, stopped, deleted, or "" for whatever the last act that was taken wanted
+    runs: tuple[int, int] = (1, 1)
+
+
+@dataclass
+class Scene:
+    """See the module. `rng` decides everything that is left to chance."""
+
+    berth: Berth
+    rng: random.Random
+    name: str
+    fault: Fault
+    pk: int = 0
+    policy: str = "on_failure"
+    model: str = "steady"
+    point: str = ""
+    hit: bool = False
+    struck_at: float = 0.0
+    presses: dict[str, int] = field(default_factory=dict)  # how often each verb was sent
+    pending: list[Callable[[], None]] = field(default_factory=list)  # acts without an answer, in their order
+
+    # --- the person ---
+
+    def call(self, method: str, path: str, body: Any = None, *, browser: int | None = None, **headers: str) -> Any:
+        """One request to one of the two web processes. Raises Unanswered."""
+        url = self.berth.urls[self.rng.choice([0, 1]) if browser is None else browser]
+        auth = {"Authorization": f"Bearer {self.berth.token}", **headers}
+        try:
+            answer = httpx.request(
+                method, f"{url}/api/v1{path}", json=body, headers=auth, timeout=CLICK_S, trust_env=False
+            )
+        except httpx.HTTPError as exc:
+            raise Unanswered(str(exc)) from exc
+        if answer.status_code >= 500:
+            raise Unanswered(answer.text[:200])
+        assert answer.status_code < 400 or answer.status_code in (404, 409), answer.text
+        return answer.json() if answer.content and answer.status_code < 300 else {}
+
+    def create(self) -> None:
+        key = str(uuid.UUID(int=self.rng.getrandbits(128)))
+        spec = {
+            "artifact_id": self.berth.ids[self.model], "device": "cpu", "kv_cache_gib": 1, "grace_s": 0.8,
+            "restart": {"policy": self.policy},
+        }  # fmt: skip
+
+        def send() -> None:
+            made = self.call("POST", "/deployments", {"name": self.name, "spec": spec}, **{"Idempotency-Key": key})
+            self.pk = made["id"]
+
+        self.send(send)
+
+    def press(self, verb: str, *, browser: int | None = None) -> None:
+        """As a person does: when nothing comes back they wait until the panel is there again and press once more."""
+        self.send(lambda: self._send(verb, browser))
+
+    def send(self, act: Callable[[], None]) -> None:
+        if self.pending:  # a person does not press the next thing before the first was taken
+            self.pending.append(act)
+            return
+        try:
+            act()
+        except Unanswered:
+            self.pending.append(act)
+
+    def _send(self, verb: str, browser: int | None = None) -> None:
+        self.presses[verb] = self.presses.get(verb, 0) + 1
+        path = f"/deployments/{self.pk}"
+        if verb == "delete":
+            self.call("DELETE", path, browser=browser)
+        elif verb == "edit":
+            length = 256 + 16 * self.rng.randrange(40)
+            self.call("PATCH", path, {"spec": {"options": {"max_model_len": length}}}, browser=browser)
+        else:
+            self.call("POST", f"{path}/{verb}", browser=browser)
+
+    def at_once(self, *verbs: str) -> None:
+        """Several people, or several fingers, at the same moment; who is not answered does not try again."""
+        if self.pending:
+            for verb in verbs:
+                self.press(verb)
+            return
+        taken: list[str] = []
+
+        def one(verb: str, browser: int) -> None:
+            try:
+                self._send(verb, browser)
+                taken.append(verb)
+            except Unanswered:
+                return
+
+        threads = [threading.Thread(target=one, args=(verb, n % 2)) for n, verb in enumerate(verbs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if not taken:
+            self.press(verbs[0])
+
+    def finish(self) -> None:
+        """Press again what was not answered, now that Berth is whole."""
+        end = time.monotonic() + AGAIN_S
+        while self.pending:
+            try:
+                self.pending[0]()
+                self.pending.pop(0)
+            except Unanswered as exc:
+                assert time.monotonic() < end, f"an act is not taken: {exc}"
+                time.sleep(0.1)
+
+    # --- moments ---
+
+    def row(self) -> Any:
+        from deployments.models import Deployment
+
+        rows = Deployment.objects.select_related("run__job", "run__host", "revision")
+        return fresh(lambda: rows.get(pk=self.pk))
+
+    @property
+    def job_id(self) -> str:
+        if not self.pk:
+            return ""
+        run_id = self.row().run_id
+        return str(run_id) if run_id else ""
+
+    def until(self, what: Callable[[], Any], why: str, timeout: float = 60.0) -> None:
+        end = time.monotonic() + timeout
+        while not what():
+            assert time.monotonic() < end, f"never came to the moment: {why}; {self.row().state} {self.row().reason}"
+            time.sleep(0.02)
+
+    def ready(self) -> None:
+        self.until(lambda: self.row().state == "ready", "ready")
+
+    def phase(self, name: str, not_of: str = "") -> None:
+        """Wait until a start (not that of the run `not_of`) is in this phase."""
+        self.point = name
+        mark = MARKS[name].encode()
+
+        def there() -> bool:
+            job = self.job_id
+            if not job or job == not_of:
+                return False
+            return not mark or mark in self.berth.written(job)
+
+        self.until(there, f"phase {name}")
+        time.sleep(self.rng.uniform(0.0, 0.1))
+
+    def nap(self, most: float) -> None:
+        time.sleep(self.rng.uniform(0.0, most))
+
+    def strike(self) -> None:
+        """Now."""
+        self.struck_at = time.time()
+        self.hit = self.fault.begin(self.job_id if self.pk else "")
