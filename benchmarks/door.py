@@ -1,13 +1,14 @@
-"""What the door costs: per request, per streamed chunk and in requests per second, beside the engine asked directly.
+"""What the door costs: per request, per streamed chunk and in requests per second, beside a bare Starlette.
 
-Three servers of the same kind (uvicorn, one process each): an engine that answers at once, the door before it, and a
-bare ASGI app that reads a JSON body and answers itself. One client process, rounds taken in turn, so that a busy
-machine is busy for all. Run: `python -m benchmarks.door`.
+Client, engine and servers are one process each; the client and the engine are as cheap as Python can, so that it is the
+server between them that is measured. Rounds are taken in turn, so that a busy machine is busy for all.
+Run: `python -m benchmarks.door`; 1 when a limit is broken.
 """
 
 import asyncio
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -15,79 +16,32 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-ROUNDS, REQUESTS, CHUNKS, STREAMS, CLIENTS = 5, 300, 200, 200, 32
-TOKEN = "bench-token"
+import psutil
+
+from benchmarks.door_servers import CHUNKS, TOKEN
+
+ROUNDS, REQUESTS, STREAMS, CLIENTS, RATE_S = 5, 300, 200, 32, 2.0
+LIMITS = {"of starlette": 0.7, "request_ms": 1.5, "chunk_ms": 0.2}
+PATH = "/v1/chat/completions"
 QUESTION = json.dumps(
     {"model": "bench", "messages": [{"role": "user", "content": "What is the capital of France? " * 10}]}
 ).encode()
-ANSWER = json.dumps({"id": "cmpl-1", "choices": [{"message": {"role": "assistant", "content": "Paris."}}]}).encode()
-JSON = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(ANSWER))]
 
 
-# --- the servers ----------------------------------------------------------------------------------------------------
-
-
-async def _read(receive: Any) -> bytes:
-    body = b""
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if not message.get("more_body"):
-            return body
-
-
-async def engine(scope: Any, receive: Any, send: Any) -> None:
-    """Answers at once; with `stream` it sends chunks that carry the time at which they were made."""
-    body = await _read(receive)
-    if b'"stream"' not in body:
-        await send({"type": "http.response.start", "status": 200, "headers": JSON})
-        await send({"type": "http.response.body", "body": ANSWER})
-        return
-    pause = json.loads(body)["pause"]
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
-    for _ in range(CHUNKS):
-        await asyncio.sleep(pause)
-        await send({"type": "http.response.body", "body": b"data: %d\n\n" % time.monotonic_ns(), "more_body": True})
-    await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
-
-
-async def bare(scope: Any, receive: Any, send: Any) -> None:
-    """What the thinnest framework would do: read JSON, look at the path, answer JSON."""
-    asked = json.loads(await _read(receive))
-    data = json.dumps({"id": "1", "model": asked["model"], "choices": [{"message": {"content": "Paris."}}]}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(data))]
-    await send({"type": "http.response.start", "status": 200 if scope["path"] else 404, "headers": headers})
-    await send({"type": "http.response.body", "body": data})
-
-
-def door() -> Any:
-    """The app of the door process; its engine's port comes by the environment."""
-    from panel.fleet.door import Door, Route, Snapshot, Token, token_hash
-
-    route = Route("bench", 1, "ready", open=True, port=int(os.environ["BENCH_ENGINE_PORT"]), key="k")
-    snapshot = Snapshot({token_hash(TOKEN): Token(1, 1, "bench")}, {"bench": route})
-
-    async def source(*, newest: bool = False) -> Snapshot:
-        return snapshot
-
-    return Door(source)
+class Served(NamedTuple):
+    port: int
+    process: psutil.Process
 
 
 @contextmanager
-def _serving(app: str, *more: str, **environment: str) -> Iterator[int]:
+def _serving(name: str, **environment: str) -> Iterator[Served]:
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    # Given a socket by number, uvicorn takes it for a Unix socket and leaves Nagle's algorithm on: 40 ms per answer.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    command = [sys.executable, "-m", "uvicorn", f"benchmarks.door:{app}", "--fd", str(listener.fileno()), *more]
-    process = subprocess.Popen(
-        [*command, "--no-access-log", "--log-level", "warning", "--lifespan", "off"],
-        env={**os.environ, **environment},
-        pass_fds=[listener.fileno()],
-    )
+    command = [sys.executable, "-m", "benchmarks.door_servers", name, str(listener.fileno())]
+    process = subprocess.Popen(command, env={**os.environ, **environment}, pass_fds=[listener.fileno()])
     try:
-        yield listener.getsockname()[1]
+        yield Served(listener.getsockname()[1], psutil.Process(process.pid))
     finally:
         listener.close()
         process.terminate()
@@ -99,17 +53,72 @@ def _serving(app: str, *more: str, **environment: str) -> Iterator[int]:
 
 def _request(body: bytes) -> bytes:
     return (
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {TOKEN}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        f"POST {PATH} HTTP/1.1\r\nhost: bench\r\nuser-agent: bench\r\naccept: application/json\r\n"
+        f"authorization: Bearer {TOKEN}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     ).encode() + body
 
 
-async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(_request(QUESTION))
-    head = await reader.readuntil(b"\r\n\r\n")
-    if b" 200 " not in head[:20]:
-        raise RuntimeError(head.decode())
-    await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+ASKED = _request(QUESTION)
+
+
+def _connected(port: int) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port), 20)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def _missing(data: bytes) -> bool:
+    """Whether the answer is not whole yet. Raises RuntimeError when it is not the one that was asked for."""
+    head = data.find(b"\r\n\r\n")
+    if head < 0:
+        return True
+    if not data.startswith(b"HTTP/1.1 200"):
+        raise RuntimeError(data.decode())
+    at = data.find(b"content-length: ") + 16
+    return len(data) < head + 4 + int(data[at : data.find(b"\r", at)])
+
+
+def _ask(sock: socket.socket) -> None:
+    sock.sendall(ASKED)
+    data = b""
+    while _missing(data):
+        piece = sock.recv(65536)
+        if not piece:
+            raise RuntimeError("closed")
+        data += piece
+
+
+def _one_by_one(port: int) -> list[float]:
+    """Milliseconds of each request."""
+    took = []
+    with _connected(port) as sock:
+        for _ in range(REQUESTS):
+            began = time.perf_counter()
+            _ask(sock)
+            took.append((time.perf_counter() - began) * 1000)
+    return took
+
+
+def _rate(served: Served) -> tuple[float, float]:
+    """Requests per second with CLIENTS at once, and milliseconds of the server's processor time for one."""
+    poll, socks, data = select.epoll(), {}, {}
+    for _ in range(CLIENTS):
+        sock = _connected(served.port)
+        socks[sock.fileno()], data[sock.fileno()] = sock, b""
+        poll.register(sock, select.EPOLLIN)
+        sock.sendall(ASKED)
+    cpu, began, done = sum(served.process.cpu_times()[:2]), time.perf_counter(), 0
+    while (now := time.perf_counter()) < began + RATE_S:
+        for number, _event in poll.poll(5):
+            data[number] += socks[number].recv(65536)
+            if not _missing(data[number]):
+                done += 1
+                data[number] = b""
+                socks[number].send(ASKED)
+    cpu = sum(served.process.cpu_times()[:2]) - cpu
+    for sock in socks.values():
+        sock.close()
+    return done / (now - began), cpu * 1000 / done
 
 
 async def _stream(port: int, pause: float) -> list[float]:
@@ -117,71 +126,54 @@ async def _stream(port: int, pause: float) -> list[float]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(_request(json.dumps({"model": "bench", "stream": True, "pause": pause}).encode()))
     await reader.readuntil(b"\r\n\r\n")
-    late = []
+    late, data = [], b""
     while size := int(await reader.readuntil(b"\r\n"), 16):
-        data = (await reader.readexactly(size + 2))[:-2]
+        data += (await reader.readexactly(size + 2))[:-2]
         now = time.monotonic_ns()
-        late += [(now - int(e[6:])) / 1e6 for e in data.split(b"\n\n") if e and e != b"data: [DONE]"]
+        *events, data = data.split(b"\n\n")
+        late += [(now - int(e[6:])) / 1e6 for e in events if e != b"data: [DONE]"]
     writer.close()
     if len(late) != CHUNKS:
         raise RuntimeError(f"{len(late)} chunks of {CHUNKS}")
     return late
 
 
-async def _one_by_one(port: int) -> list[float]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    took = []
-    for _ in range(REQUESTS):
-        began = time.perf_counter()
-        await _ask(reader, writer)
-        took.append((time.perf_counter() - began) * 1000)
-    writer.close()
-    return took
+async def _many(port: int, pause: float) -> list[list[float]]:
+    return await asyncio.gather(*(_stream(port, pause) for _ in range(STREAMS)))
 
 
-async def _rate(port: int) -> float:
-    async def client() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for _ in range(REQUESTS // 4):
-            await _ask(reader, writer)
-        writer.close()
-
-    began = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(CLIENTS)))
-    return CLIENTS * (REQUESTS // 4) / (time.perf_counter() - began)
+def _ready(port: int) -> None:
+    """The socket listened before the server did: the first answer may take as long as its start."""
+    with _connected(port) as sock:
+        _ask(sock)
 
 
-async def _ready(port: int) -> None:
-    for _ in range(200):
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            await asyncio.wait_for(_ask(reader, writer), 20)
-            writer.close()
-            return
-        except OSError:
-            await asyncio.sleep(0.05)
-    raise RuntimeError("a server did not start")
+# --- what is found --------------------------------------------------------------------------------------------------
 
 
-async def measure(engine_port: int, door_port: int, bare_port: int) -> dict[str, Any]:
-    for port in (engine_port, door_port, bare_port):
-        await _ready(port)
-    request: dict[str, list[float]] = {"engine": [], "door": []}
+def measure(engine: Served, door: Served, starlette: Served) -> dict[str, Any]:
+    names = {"engine": engine, "door": door, "starlette": starlette}
+    request: dict[str, list[float]] = {name: [] for name in names}
     chunk: dict[str, list[float]] = {"engine": [], "door": []}
-    rate: dict[str, list[float]] = {"engine": [], "door": [], "bare": []}
-    ports = {"engine": engine_port, "door": door_port, "bare": bare_port}
+    rate: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for served in names.values():
+        _ready(served.port)
+        _rate(served)  # warm
     for _ in range(ROUNDS):
-        for name in request:
-            request[name] += await _one_by_one(ports[name])
-            chunk[name] += await _stream(ports[name], 0.002)
-        for name in rate:
-            rate[name].append(await _rate(ports[name]))
+        for name, served in names.items():
+            request[name] += _one_by_one(served.port)
+            rate[name].append(_rate(served))
+        for name in chunk:
+            chunk[name] += asyncio.run(_stream(names[name].port, 0.002))
     began = time.perf_counter()
-    many = await asyncio.gather(*(_stream(door_port, 0.02) for _ in range(STREAMS)))
+    many = asyncio.run(_many(door.port, 0.02))
     return {
         "request_ms": {name: _spread(values) for name, values in request.items()},
         "chunk_ms": {name: _spread(values) for name, values in chunk.items()},
-        "per_second": {name: round(median(values)) for name, values in rate.items()},
+        "per_second": {name: round(median(r for r, _ in values)) for name, values in rate.items()},
+        "cpu_ms": {name: round(median(c for _, c in values), 3) for name, values in rate.items()},
+        # In the same round the machine was as busy for both.
+        "of_starlette": median(d[0] / s[0] for d, s in zip(rate["door"], rate["starlette"], strict=True)),
         "streams": {
             "whole": len(many),
             "chunks_per_second": round(STREAMS * CHUNKS / (time.perf_counter() - began)),
@@ -195,38 +187,53 @@ def _spread(values: list[float]) -> dict[str, float]:
     return {"p50": round(values[len(values) // 2], 3), "p95": round(values[int(len(values) * 0.95)], 3)}
 
 
+def _added(of: dict[str, dict[str, float]]) -> float:
+    return of["door"]["p50"] - of["engine"]["p50"]
+
+
 def report(found: dict[str, Any]) -> str:
-    def line(what: str, of: dict[str, dict[str, float]]) -> str:
-        added = of["door"]["p50"] - of["engine"]["p50"]
+    def line(what: str, of: dict[str, dict[str, float]], limit: float) -> str:
         return (
             f"{what}: directly p50 {of['engine']['p50']:.3f} p95 {of['engine']['p95']:.3f} ms, "
-            f"through the door p50 {of['door']['p50']:.3f} p95 {of['door']['p95']:.3f} ms, added p50 {added:.3f} ms"
+            f"through the door p50 {of['door']['p50']:.3f} p95 {of['door']['p95']:.3f} ms, "
+            f"added p50 {_added(of):.3f} ms (at most {limit:g})"
         )
 
-    rate, streams = found["per_second"], found["streams"]
+    rate, cpu, streams = found["per_second"], found["cpu_ms"], found["streams"]
     return "\n".join(
         [
-            line("Door, one request", found["request_ms"]),
-            line("Door, one streamed chunk", found["chunk_ms"]),
-            f"Door, requests per second with {CLIENTS} clients: {rate['door']}; a bare ASGI app {rate['bare']} "
-            f"({rate['door'] / rate['bare']:.2f} of it); the engine directly {rate['engine']}",
+            line("Door, one request", found["request_ms"], LIMITS["request_ms"]),
+            line("Door, one streamed chunk", found["chunk_ms"], LIMITS["chunk_ms"]),
+            f"Door, requests per second with {CLIENTS} clients: {rate['door']}; a bare Starlette {rate['starlette']} "
+            f"({found['of_starlette']:.2f} of it, at least {LIMITS['of starlette']:g}); the engine {rate['engine']}",
+            f"  processor time of one request: door {cpu['door']:.3f} ms, Starlette {cpu['starlette']:.3f} ms",
             f"Door, {streams['whole']} streams at once: all whole, {streams['chunks_per_second']} chunks per second, "
             f"a chunk is p50 {streams['late_ms']['p50']:.1f} p95 {streams['late_ms']['p95']:.1f} ms under way",
         ]
     )
 
 
-def main() -> dict[str, Any]:
-    """Print the figures and return them."""
+def broken(found: dict[str, Any]) -> list[str]:
+    """The limits that do not hold."""
+    within = {
+        "of starlette": found["of_starlette"] >= LIMITS["of starlette"],
+        "request_ms": _added(found["request_ms"]) <= LIMITS["request_ms"],
+        "chunk_ms": _added(found["chunk_ms"]) <= LIMITS["chunk_ms"],
+    }
+    return [name for name, good in within.items() if not good]
+
+
+def main() -> int:
+    """Print the figures; 1 when a limit is broken."""
     with (
-        _serving("engine") as engine_port,
-        _serving("bare") as bare_port,
-        _serving("door", "--factory", BENCH_ENGINE_PORT=str(engine_port)) as door_port,
+        _serving("engine") as engine,
+        _serving("starlette") as starlette,
+        _serving("door", BENCH_ENGINE_PORT=str(engine.port)) as door,
     ):
-        found = asyncio.run(measure(engine_port, door_port, bare_port))
-    print(report(found))  # noqa: T201
-    return found
+        found = measure(engine, door, starlette)
+    sys.stdout.write(report(found) + "\n")
+    return 1 if broken(found) else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

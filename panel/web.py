@@ -7,6 +7,7 @@ plain HTTP and do so only inside this machine.
 import os
 import socket
 import sys
+from typing import Any
 
 import uvicorn
 
@@ -33,10 +34,10 @@ def bound(host: str, port: int) -> socket.socket:
     return sock
 
 
-def config() -> uvicorn.Config:
+def config(app: Any = "panel.asgi:application") -> uvicorn.Config:
     proxied = settings.BERTH_BEHIND_PROXY
     return uvicorn.Config(
-        "panel.asgi:application",
+        app,
         loop="uvloop",
         http=HeadLimit,
         lifespan="on",  # a start that fails must fail, not go on without the door
