@@ -105,7 +105,8 @@ def _new_run(row: Deployment, check: preflight.Check) -> Run:
 
 def order(claim: Claim, row: Deployment) -> None:
     """Order the engine on the host. The job's id is the run's: a repeated order is the same job."""
-    run = row.run
+    known = Run.objects.select_related("host", "runtime", "copy__artifact__model").defer("runtime__flags")
+    run = known.get(pk=row.run_id)
     spec = spec_of(row)
     key = secrets.token_urlsafe(32)
     try:

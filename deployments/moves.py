@@ -17,13 +17,17 @@ from panel.core.claims import Claim
 
 
 def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None = None, **changes: Any) -> bool:
-    """Take one arrow: guarded by the claim and the old state; the transition is recorded in the same transaction."""
+    """Take one arrow: guarded by the claim and the old state; the transition is recorded in the same transaction.
+
+    `row` then says what the database does, except for what `changes` say: the caller need not read it again.
+    """
     old = State(row.state)
     if not may_move(old, to):
         raise ValueError(f"no arrow from {old} to {to}")
     now = timezone.now()
     spec = DeploymentSpec.model_validate(row.revision.spec)
     limit = deadline_of(to, start_deadline_s=spec.start_deadline_s, grace_s=spec.grace_s)
+    deadline = now + timedelta(seconds=limit) if limit is not None else None
     with transaction.atomic():
         moved = (
             claim.rows()
@@ -31,7 +35,7 @@ def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None
             .update(
                 state=to,
                 state_since=now,
-                deadline_at=now + timedelta(seconds=limit) if limit is not None else None,
+                deadline_at=deadline,
                 reason=reason or {},
                 updated_at=now,
                 **changes,
@@ -45,6 +49,7 @@ def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None
             _tell_the_record(row, run_id, to, reason or {})
         if to == State.READY:
             Run.objects.filter(pk=run_id, ready_at=None).update(ready_at=now)
+    row.state, row.state_since, row.deadline_at, row.reason = to.value, now, deadline, reason or {}
     events.announce(row.pk, state=to, name=row.name)
     return True
 

@@ -4,7 +4,8 @@ Reads the fleet as plain values, asks the planner, then the engine's adapter. Wr
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Prefetch
@@ -23,9 +24,12 @@ from deployments.placement import Candidate, CopyView, GpuUser, GpuView, HostVie
 from deployments.planner import plan
 from deployments.spec import DeploymentSpec
 from models_catalog.models import Artifact, Copy
+from panel.fleet import samples
 from panel.fleet.models import Gpu, Host, Runtime
 from panel.fleet.services import Share
 
+RUNTIMES_KEPT = 8  # engines whose flags a process remembers: some 300 kB each
+_known_runtimes: dict[tuple[int, datetime], RuntimeFacts] = {}
 NO_KEY = "shown-as-name-only"  # a preview never holds a real key; command_preview prints its name
 
 
@@ -144,9 +148,17 @@ def refused(exc: EngineRefusal) -> dict[str, Any]:
 
 def _hosts(artifact: Artifact) -> list[Host]:
     copies = Copy.objects.filter(artifact=artifact).select_related("artifact__model")
-    return list(
-        Host.objects.prefetch_related("gpus", "runtimes", Prefetch("copies", queryset=copies, to_attr="copies_here"))
+    # What an engine's parser knows (100 kB of each) is fetched of the chosen one only: the planner does not ask.
+    runtimes = Runtime.objects.defer("flags")
+    hosts = list(
+        Host.objects.prefetch_related(
+            "gpus",
+            Prefetch("runtimes", queryset=runtimes),
+            Prefetch("copies", queryset=copies, to_attr="copies_here"),
+        )
     )
+    samples.onto(hosts)  # where something fits is decided by what is measured now
+    return hosts
 
 
 def _host_view(host: Host, artifact: Artifact) -> HostView:
@@ -192,15 +204,23 @@ def _gpu_view(gpu: Gpu) -> GpuView:
 
 
 def runtime_facts(runtime: Runtime) -> RuntimeFacts:
-    return RuntimeFacts(
-        executable=runtime.executable,
-        version=runtime.version,
-        device=runtime.device,
-        plugins=tuple(runtime.plugins),
-        flags=tuple(runtime.flags),
-    )
+    """The engine as its adapter wants it. Kept per row and its last change: the flags are the bulk of it."""
+    key = (runtime.pk, runtime.updated_at)
+    found = _known_runtimes.get(key)
+    if found is None:
+        found = replace(_without_flags(runtime), flags=tuple(runtime.flags))
+        while len(_known_runtimes) >= RUNTIMES_KEPT:
+            _known_runtimes.pop(next(iter(_known_runtimes), key), None)  # other threads do the same
+        _known_runtimes[key] = found
+    return found
+
+
+def _without_flags(runtime: Runtime) -> RuntimeFacts:
+    """What the planner asks of an engine."""
+    plugins = tuple(runtime.plugins)
+    return RuntimeFacts(runtime.executable, version=runtime.version, device=runtime.device, plugins=plugins)
 
 
 def _runtime_view(runtime: Runtime) -> RuntimeView:
     there = runtime.present and runtime.remove_job_id is None  # nothing new starts from what is being removed
-    return RuntimeView(runtime.pk, runtime.engine, runtime_facts(runtime), there, runtime.refusal)
+    return RuntimeView(runtime.pk, runtime.engine, _without_flags(runtime), there, runtime.refusal)

@@ -45,17 +45,19 @@ def reconcile(pk: int) -> None:
     with claims.hold(Deployment, pk) as claim:
         if claim is None:
             return
+        row = None
         for _ in range(MAX_STEPS):
-            row = load(pk)
+            row = row or load(pk)
             if row is None or row.claim_token != claim.token:  # gone, or another worker's by now
                 return
             step = decide(situation(row))
             if isinstance(step, Wait):
                 if _rest(claim, row, step):
                     return
+                row = None
                 continue
             try:
-                do(claim, row, step)
+                row = row if do(claim, row, step) else None
             except acts.LeaseLost:
                 log.info("another worker has deployment %s now", pk)
                 return
@@ -63,10 +65,16 @@ def reconcile(pk: int) -> None:
         claim.rows().update(due_at=timezone.now() + timedelta(seconds=30))
 
 
+# Not wanted for a decision, and large: each round would fetch them again while a person waits for the start.
+UNREAD = (
+    "run__secrets", "run__command", "run__env", "run__error_block", "run__host__facts", "run__job__order",
+    "run__job__secrets", "run__job__result", "run__job__log__tail", "run__job__log__segments",
+)  # fmt: skip
+
+
 def load(pk: int) -> Deployment | None:
-    rows = Deployment.objects.select_related(
-        "revision", "run__job__log", "run__host", "run__revision", "run__runtime", "run__copy__artifact__model"
-    )
+    """The row with what a decision rests on; acts fetch the rest. Each further table costs as much as the decision."""
+    rows = Deployment.objects.select_related("revision", "run__job__log", "run__host").defer(*UNREAD)
     return rows.filter(pk=pk).first()
 
 
@@ -128,11 +136,15 @@ def _rest(claim: Claim, row: Deployment, step: Wait) -> bool:
     return claim.release(wake=row.wake, due_at=timezone.now() + pause)
 
 
-def do(claim: Claim, row: Deployment, step: Step) -> None:
-    """Carry out one step. A zero-row write means that someone was first; the next round sees the truth."""
+def do(claim: Claim, row: Deployment, step: Step) -> bool:
+    """Carry out one step. A zero-row write means that someone was first; the next round sees the truth.
+
+    True when `row` still says all that the database does. A wish of people that came meanwhile is then seen one step
+    later, as it would be had it come a moment later; it also makes the release at the end fail (claims.py).
+    """
     match step:
         case Move():
-            moves.move(claim, row, step.to, step.reason, **_counters(step))
+            return _move(claim, row, step)
         case Place():
             acts.place(claim, row)
         case Order():
@@ -145,6 +157,15 @@ def do(claim: Claim, row: Deployment, step: Step) -> None:
             acts.stop_run(claim, row, step.failing)
         case EndRun():
             acts.end_run(claim, row, step.to)
+    return False
+
+
+def _move(claim: Claim, row: Deployment, step: Move) -> bool:
+    if not moves.move(claim, row, step.to, step.reason, **_counters(step)):
+        return False
+    if step.fresh or step.automatic:
+        row.attempts, row.next_attempt_at = 0 if step.fresh else row.attempts + 1, None
+    return True
 
 
 def _counters(step: Move) -> dict[str, Any]:

@@ -10,9 +10,13 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from deployments.spec import DeploymentSpec
+
+if TYPE_CHECKING:
+    from deployments.engines.options import Schema
 
 Task = Literal["generate", "embed", "score"]
 SHORT = 500  # characters of an answer that is kept with a run
@@ -55,6 +59,13 @@ class RuntimeFacts:
     device: str = ""  # cuda, cpu, rocm, …; "" unknown
     plugins: tuple[str, ...] = ()
     flags: tuple[Mapping[str, Any], ...] = ()
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The flags, read once: there are hundreds, and every start and every look at a form asks."""
+        from deployments.engines.options import parse_schema  # it needs what stands above
+
+        return parse_schema(self.flags)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from deployments.engines.base import (
     Task,
     version_key,
 )
-from deployments.engines.options import parse_schema
 
 QUESTION = "What is the capital of France?"
 CPU_MAX_SEQS = 8  # answers on a CPU are slow; more at once only makes all of them late
@@ -56,7 +55,7 @@ class VLLM:
         on_gpu = bool(context.gpu_uuids)
         reasons = self.runtime_reasons(runtime, context.model_facts, "gpu" if on_gpu else "cpu")
         reasons += denied.check_env(spec.env) + _model_reasons(context)
-        schema = parse_schema(runtime.flags)
+        schema = runtime.schema
         roots = (*context.roots, context.model_path)
         values = arguments.Values(schema, runtime.device, runtime.version, roots)
         if schema.options:
