@@ -221,7 +221,8 @@ class Berth(Stack):
         """{name: (pid, MiB)} of the lasting processes."""
         named = {name: self.procs[name].pid for names in NAMES.values() for name in names if name in self.procs}
         for kind in ("valkey", "postgres"):
-            named |= {kind: process.pid for process in self.of_kind(kind)[:1]}
+            for process in self.of_kind(kind)[:1]:
+                named[kind] = process.pid
         sizes = {name: (pid, _pss(pid)) for name, pid in named.items()}
         return {name: value for name, value in sizes.items() if value[1]}
 

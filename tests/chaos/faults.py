@@ -230,7 +230,8 @@ class Both(Base):
         self.kills_engine = any(part.kills_engine for part in self.parts)
 
     def begin(self, job_id: str) -> bool:
-        return all([part.begin(job_id) for part in self.parts])
+        struck = [part.begin(job_id) for part in self.parts]  # all of them, also when one finds nobody
+        return all(struck)
 
 
 def _of(kind: type[OnProcesses], actor: str) -> Factory:

@@ -168,7 +168,7 @@ class Scene:
         end = time.monotonic() + timeout
         while not what():
             assert time.monotonic() < end, f"never came to the moment: {why}; {self.row().state} {self.row().reason}"
-            time.sleep(0.02)
+            time.sleep(0.04)
 
     def ready(self) -> None:
         self.until(lambda: self.row().state == "ready", "ready")

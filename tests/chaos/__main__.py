@@ -1,0 +1,87 @@
+"""`make chaos`: break a whole Berth at chosen moments, and see that everything is true afterwards.
+
+    python -m tests.chaos [--seed N] [--runs N] [--scale F] [--moment NAME] [--fault NAME] [--out FILE]
+
+A seed decides moment, fault, victim and all pauses. Results are appended to FILE, from which
+`python -m tests.chaos.report FILE…` makes the table of docs/reliability.md.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+OUT = Path("test-output/chaos.jsonl")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--runs", type=int, default=60, help="how many runs, of seeds that follow each other")
+    parser.add_argument("--seconds", type=float, default=0, help="begin no run after so many seconds")
+    parser.add_argument("--scale", type=float, default=0.1, help="of all times: 1 is what a panel has unset")
+    parser.add_argument("--moment", default="", help="this moment only")
+    parser.add_argument("--fault", default="", help="faults with this in their name only")
+    parser.add_argument("--out", type=Path, default=OUT, help="where results are appended")
+    return parser.parse_args()
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    options = parse()
+    for name in ("DATABASE_URL", "REDIS_URL"):  # servers of others are not ours to kill
+        os.environ.pop(name, None)
+    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+    import django
+
+    django.setup()
+    from tests.chaos.berth import own_servers, point_django_at
+    from tests.chaos.times import Times
+
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    servers = own_servers()
+    try:
+        point_django_at(servers)
+        return _run(options, servers, Times(options.scale))
+    finally:
+        servers.stop()
+
+
+def _run(options: argparse.Namespace, servers, times) -> int:  # type: ignore[no-untyped-def] # Django comes later
+    """Berths until all seeds are played: one that was broken is thrown away."""
+    from tests.chaos.berth import berth
+    from tests.chaos.invariants import memory_grows
+    from tests.chaos.run import code_state, keep, play
+
+    seeds, began, bad, code = list(range(options.seed, options.seed + options.runs)), time.monotonic(), 0, code_state()
+    while seeds:
+        samples: dict[tuple[str, int], list[float]] = {}
+        with tempfile.TemporaryDirectory(prefix="berth-chaos-") as folder, berth(servers, Path(folder), times) as made:
+            while seeds:
+                if options.seconds and time.monotonic() - began > options.seconds:
+                    seeds = []
+                    break
+                result = play(made, seeds.pop(0), only_moment=options.moment, only_fault=options.fault)
+                for name, (pid, size) in made.pss_mib().items():
+                    samples.setdefault((name, pid), []).append(size)
+                if not seeds or result.violations:
+                    result.violations += memory_grows(samples)
+                result.code = code
+                keep(options.out, result)
+                say(result.line())
+                if result.violations:
+                    bad += 1
+                    say(made.logs())
+                    break
+    say(f"{bad} of the runs broke something")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
