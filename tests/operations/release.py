@@ -148,7 +148,9 @@ def deployments(stack: Any, far: "FarHost") -> None:
     far.take(stack, maria)
     from tests.waiting import until
 
-    until(lambda: (chat.refresh_from_db(), chat.run.revision.number)[1] == 2, timeout=60, why="the second revision runs")
+    until(
+        lambda: (chat.refresh_from_db(), chat.run.revision.number)[1] == 2, timeout=60, why="the second revision runs"
+    )
     stack.wait_for(chat, "ready", timeout=60)
 
 
@@ -198,7 +200,9 @@ class FarHost:
         for job in Job.objects.filter(host=self.host):
             found = Job.objects.filter(host=local, kind=job.kind).exclude(result=None).latest("created_at").result
             text = json.dumps(found["items"]).replace(str(self.stack.models), "/models")
-            text = text.replace(str(self.stack.engines), "/opt/engines/bin").replace('"device": "cpu"', '"device": "cuda"')
+            text = text.replace(str(self.stack.engines), "/opt/engines/bin").replace(
+                '"device": "cpu"', '"device": "cuda"'
+            )
             ended = {"id": str(job.pk), "kind": job.kind, "state": "ended", "exit_code": 0, "started_at": time.time()}
             self.report({**ended, "ended_at": time.time()})
             self.call(f"jobs/{job.pk}/result", items=json.loads(text))
