@@ -7,7 +7,7 @@ DEV_STAMP := $(VENV)/.berth-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help install up down doctor check lint types test bench engine messages
+.PHONY: help install up down doctor check lint types test bench chaos engine messages
 
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -40,6 +40,12 @@ types: $(DEV_STAMP)
 
 bench: $(DEV_STAMP) ## measure start, memory, delays and the door's cost
 	@exec $(BIN)/python -m benchmarks
+
+# SEED is the first seed, RUNS how many, SCALE multiplies all times (1: those of a panel without settings).
+chaos: $(DEV_STAMP) ## break everything at chosen moments, hundreds of times (SEED=1 RUNS=546 SCALE=0.1)
+	@rm -f test-output/chaos.jsonl
+	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --runs $(or $(RUNS),546) --scale $(or $(SCALE),0.1); code=$$?; \
+	$(BIN)/python -m tests.chaos.report test-output/chaos.jsonl; exit $$code
 
 engine: $(RUN_STAMP) ## prepare vLLM (CPU) and a small model, for tests and for a machine without GPU
 	@exec $(BIN)/python -m panel.fleet.agent.engine_cpu

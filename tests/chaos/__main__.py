@@ -8,6 +8,7 @@ A seed decides moment, fault, victim and all pauses. Results are appended to FIL
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -35,6 +36,7 @@ def say(text: str) -> None:
 
 def main() -> int:
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended all the same
     for name in ("DATABASE_URL", "REDIS_URL"):  # servers of others are not ours to kill
         os.environ.pop(name, None)
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"

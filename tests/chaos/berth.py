@@ -283,7 +283,10 @@ def berth(servers: Servers, folder: Path, times: Times) -> Iterator[Berth]:
     """A Berth on a database of its own; this process's ORM works on that one meanwhile."""
     with running(servers, folder, make=Berth, times=times) as made:
         assert isinstance(made, Berth)
-        made.begin()
+        try:
+            made.begin()
+        except AssertionError as exc:
+            raise AssertionError(f"{exc}\n{made.logs()}") from None
         yield made
 
 
