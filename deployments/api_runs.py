@@ -35,7 +35,7 @@ def _run(request: HttpRequest, run_id: uuid.UUID) -> Run:
     description=_("Newest first."),
 )
 def list_runs(request: HttpRequest, deployment_id: int, asked: Query[Paging]) -> Any:
-    rows = queries.runs_of(reached(request, deployment_id)).select_related("deployment", "job__log")
+    rows = queries.records_of(reached(request, deployment_id))
     return page_of(rows, asked, lambda found: map(run_out, found), key="number", newest=True)
 
 

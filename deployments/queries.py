@@ -20,14 +20,17 @@ GROUPS: dict[str, Q] = {
     "attention": Q(state="failed", desired="running") | Q(state="lost"),
     "stopped": Q(state="failed", desired="stopped") | Q(state="stopped"),
 }
+# Kept with a run or its surroundings, large, and on no list: an engine's flags alone are 100 kB.
+UNLISTED = ("secrets", "command", "env", "parser", "error_block", "runtime__flags", "runtime__plugins")
+OF_JOB = ("job__order", "job__secrets", "job__result", "job__log__tail", "job__log__segments")
+UNSHOWN = ("host__facts", "host__door", *OF_JOB)
 EARLIER_RUNS = 20  # successful starts on the same host that "usually" rests on
 
 
 def listed(*, group: str = "", text: str = "") -> QuerySet[Deployment]:
     """Deployments that are not deleted, filtered, with all that a list row shows."""
-    rows = Deployment.objects.filter(deleted_at=None).select_related(
-        "revision", "run__host", "run__runtime", "run__job", "run__copy__artifact__model"
-    )
+    rows = Deployment.objects.filter(deleted_at=None).select_related("revision", "run__runtime")
+    rows = rows.defer(*_of_run(UNLISTED))
     if group in GROUPS:
         rows = rows.filter(GROUPS[group])
     for word in text.split()[:5]:
@@ -41,6 +44,10 @@ def listed(*, group: str = "", text: str = "") -> QuerySet[Deployment]:
     return rows.order_by("name")
 
 
+def _of_run(names: Iterable[str]) -> list[str]:
+    return [f"run__{name}" for name in names]
+
+
 def counts() -> dict[str, int]:
     """How many deployments each filter chip would show, and "all"."""
     numbers = {group: Count("pk", filter=which) for group, which in GROUPS.items()}
@@ -49,8 +56,17 @@ def counts() -> dict[str, int]:
 
 def one(pk: int) -> Deployment:
     """A deployment that is not deleted, with its newest run. Raises NotFound."""
-    rows = listed().select_related("run__revision", "run__job__log")
-    row = rows.filter(pk=pk).first()
+    rows = Deployment.objects.select_related("revision", "run__revision", "run__runtime", "run__host", "run__job__log")
+    rows = rows.defer("run__secrets", "run__runtime__flags", *_of_run(UNSHOWN))
+    row = rows.filter(pk=pk, deleted_at=None).first()
+    if row is None:
+        raise NotFound
+    return row
+
+
+def known(pk: int) -> Deployment:
+    """A deployment that is not deleted, to be acted on: nothing of it is shown. Raises NotFound."""
+    row = Deployment.objects.filter(pk=pk, deleted_at=None).first()
     if row is None:
         raise NotFound
     return row
@@ -64,15 +80,20 @@ def model_names(rows: Iterable[Deployment]) -> dict[int, str]:
 
 
 def runs_of(deployment: Deployment) -> QuerySet[Run]:
-    """Every start of it, newest first."""
-    return deployment.runs.select_related("revision", "runtime").order_by("-number")
+    """Every start of it, newest first, with what a list shows."""
+    return deployment.runs.select_related("revision", "runtime").defer(*UNLISTED).order_by("-number")
+
+
+def records_of(deployment: Deployment) -> QuerySet[Run]:
+    """Every start of it with its whole record."""
+    rows = deployment.runs.select_related("deployment", "revision", "runtime", "job__log")
+    return rows.defer("secrets", "parser", "runtime__flags", *OF_JOB)
 
 
 def run(run_id: uuid.UUID) -> Run:
     """One run with its record; also of a deleted deployment. Raises NotFound."""
-    found = (
-        Run.objects.select_related("deployment", "revision", "host", "runtime", "job__log").filter(pk=run_id).first()
-    )
+    rows = Run.objects.select_related("deployment", "revision", "host", "runtime", "job__log")
+    found = rows.defer("secrets", "parser", "runtime__flags", *UNSHOWN).filter(pk=run_id).first()
     if found is None:
         raise NotFound
     return found
@@ -97,6 +118,7 @@ def usual_times(run: Run) -> dict[str, dict[str, float]]:
     Only starts of the same copy count: another model takes other times.
     """
     earlier = Run.objects.filter(host_id=run.host_id, runtime_id=run.runtime_id).exclude(ready_at=None)
+    earlier = earlier.only("created_at", "ready_at", "job_id", "phases", "probe", "answer")
     same = list(earlier.filter(copy_id=run.copy_id).exclude(pk=run.pk).order_by("-created_at")[:EARLIER_RUNS])
     times: dict[str, list[float]] = {}
     for old in same:

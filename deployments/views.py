@@ -162,35 +162,35 @@ def run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
 @require_POST
 @right("deployments.operate")
 def start(request: HttpRequest, pk: int) -> HttpResponse:
-    services.start(queries.one(pk), actor=request.actor)
+    services.start(queries.known(pk), actor=request.actor)
     return go(request, reverse("deployment", args=[pk]))
 
 
 @require_POST
 @right("deployments.operate")
 def stop(request: HttpRequest, pk: int) -> HttpResponse:
-    services.stop(queries.one(pk), actor=request.actor)
+    services.stop(queries.known(pk), actor=request.actor)
     return go(request, reverse("deployment", args=[pk]))
 
 
 @require_POST
 @right("deployments.operate")
 def restart(request: HttpRequest, pk: int) -> HttpResponse:
-    services.restart(queries.one(pk), actor=request.actor)
+    services.restart(queries.known(pk), actor=request.actor)
     return go(request, reverse("deployment", args=[pk]))
 
 
 @require_POST
 @right("deployments.operate")
 def start_in_detail(request: HttpRequest, pk: int) -> HttpResponse:
-    services.start_in_detail(queries.one(pk), actor=request.actor)
+    services.start_in_detail(queries.known(pk), actor=request.actor)
     return go(request, reverse("deployment", args=[pk]))
 
 
 @require_POST
 @right("deployments.edit")
 def use_revision(request: HttpRequest, pk: int, number: int) -> HttpResponse:
-    revision = services.use_revision(queries.one(pk), number, actor=request.actor)
+    revision = services.use_revision(queries.known(pk), number, actor=request.actor)
     text = _("These are the settings %(old)s again, now as number %(new)s.")
     messages.success(request, text % {"old": number, "new": revision.number})
     return go(request, reverse("deployment", args=[pk]))
@@ -199,7 +199,7 @@ def use_revision(request: HttpRequest, pk: int, number: int) -> HttpResponse:
 @require_POST
 @right("deployments.delete")
 def delete(request: HttpRequest, pk: int) -> HttpResponse:
-    services.delete(queries.one(pk), actor=request.actor)
+    services.delete(queries.known(pk), actor=request.actor)
     return go(request, reverse("deployments"))
 
 
