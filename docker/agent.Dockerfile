@@ -23,6 +23,7 @@ COPY panel/core/__init__.py panel/core/
 COPY panel/fleet panel/fleet
 COPY models_catalog/__init__.py models_catalog/facts.py models_catalog/
 COPY models_catalog/inspect models_catalog/inspect
+COPY models_catalog/sources models_catalog/sources
 ENV HOME=/data/home PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 10001
 VOLUME /data

@@ -11,6 +11,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 TaskKind = Literal["generate", "embed", "score"]
+# What a model is made for, finer than what an engine is asked. "" is unknown.
+Purpose = Literal[
+    "", "generate", "embed", "rerank", "classify", "reward", "transcribe", "translate", "fill_mask", "classify_tokens"
+]
+Input = Literal["text", "image", "audio", "video"]
 
 # A copy with one of these cannot be served. Everything else is worth knowing, but does not stand in the way.
 BLOCKING = frozenset(
@@ -19,22 +24,31 @@ BLOCKING = frozenset(
         "bad_config",
         "bad_header",
         "bad_index",
+        "bad_tokenizer",
         "broken_link",
+        "byte_order",
         "cannot_read",
         "gguf_version",
         "header_too_large",
+        "imatrix_only",  # notes for quantising another model
         "incomplete_download",
         "lfs_pointer",
         "link_outside",
         "missing_parts",
         "missing_tokenizer",
         "missing_weights",
+        "mlx_only",  # packed for Apple's machines
         "not_gguf",
+        "ollama_form",
+        "presharded",
         "projector_only",  # the image part of another model
+        "quantisation_not_in_config",
         "quantisation_not_in_weights",
+        "split_mismatch",
         "trailing_bytes",
         "truncated",
         "unreadable_name",
+        "wrong_shard",
         "zero_bytes",
     }
 )
@@ -59,11 +73,12 @@ class Problem(_Plain):
 
 
 class FileFact(_Plain):
-    """One file that belongs to the model; `name` is relative to the model's folder."""
+    """One file that belongs to the model; `name` is relative to the model's folder. `sha256` is told for code alone."""
 
     name: str
     size: int
     kind: Literal["weights", "config", "tokenizer", "template", "code", "other"] = "other"
+    sha256: str = ""
 
 
 class Quantisation(_Plain):
@@ -85,6 +100,25 @@ class Latent(_Plain):
     rope: int
     nope: int
     value: int
+
+
+class Rope(_Plain):
+    """How positions are turned, and how they are stretched beyond the context a model was trained with."""
+
+    base: float | None = None
+    scaling: str = ""  # "yarn", "linear", "llama3", "longrope", …; "" for none
+    factor: float | None = None
+    original_context: int | None = None
+
+
+class Adapter(_Plain):
+    """An adapter: the model it belongs to, and how large it is. `targets` are the layers it changes."""
+
+    kind: str = "lora"
+    base: str = ""
+    rank: int | None = None
+    alpha: float | None = None
+    targets: list[str] = []
 
 
 class State(_Plain):
@@ -144,6 +178,7 @@ class ModelFacts(_Plain):
 
     `parameters` is counted from the tensors' shapes (packed formats are unpacked first), so it is exact.
     `context_source`, `template_source` and `tokenizer` name where the value was found (a file and a key).
+    `heads_by_layer` lists KV heads where layers differ. `own_bytes` leaves out what a model listed before holds too.
     `fingerprint` is equal for equal models on two hosts; `label` tells the forms of one model apart.
     """
 
@@ -159,6 +194,10 @@ class ModelFacts(_Plain):
     heads: int | None = None
     kv_heads: int | None = None
     head_dim: int | None = None
+    key_length: int | None = None
+    value_length: int | None = None
+    heads_by_layer: list[int] = Field(default=[], max_length=1000)
+    rope: Rope | None = None
     vocab_size: int | None = None
     context_length: int | None = None
     context_source: str = ""
@@ -169,14 +208,29 @@ class ModelFacts(_Plain):
     dtype_bytes: dict[str, int] = {}  # bytes of the weights by number format, e.g. {"BF16": 1234}
     quantisation: Quantisation | None = None
     tasks: list[TaskKind] = []
+    purpose: Purpose = ""
+    inputs: list[Input] = []
+    adapter: Adapter | None = None
+    projector: str = ""  # GGUF: the file beside it that sees or hears for it
     tokenizer: str = ""  # its main file or, in a GGUF, the tokenizer's kind; empty when there is none
+    tokenizer_kind: str = ""  # bpe, unigram, wordpiece, sentencepiece, tekken, tiktoken, …
     chat_template: bool = False
     template_source: str = ""
+    templates: list[str] = []  # names of all templates, e.g. ["default", "tool_use"]
+    template_text: str = ""  # only of a store that keeps it outside of the model's files (Ollama)
+    generation: dict[str, float] = {}  # the makers' defaults: temperature, top_p, …
     needs_remote_code: bool = False
     code_files: list[str] = []
+    code_elsewhere: list[str] = []  # repositories whose code a loader would fetch
     config_beside: bool = False  # GGUF: config.json and a tokenizer lie in the same folder
+    config_format: Literal["", "mistral"] = ""  # "mistral": params.json instead of config.json
+    sharded_for: int | None = None  # tensor-parallel size that the files were cut for
+    licence: str = ""
+    source: Literal["", "hf-cache", "ollama", "lmstudio"] = ""
+    origin: str = ""  # the repository or name it came by, where its place tells
+    own_bytes: int | None = None
     revision: str = ""  # of the Hugging Face cache
-    refs: list[str] = []  # branches and tags of the cache that point to it
+    refs: list[str] = []  # branches and tags of the cache, or names in Ollama, that point to it
     geometry: Geometry | None = None  # None when the files say too little for an estimate
     weight_scheme: str = ""  # how compressed tensors are laid out, a name of estimate/quantisation.py; "" plain
     plain_parts: list[str] = []  # parts that a quantisation leaves in 16 bits, e.g. ["attention"]

@@ -8,7 +8,8 @@ from models_catalog.facts import ModelFacts
 from panel.core.models import TimeStamped
 from panel.fleet.models import Host
 
-COPY_FACTS = ("revision", "refs", "config_beside")  # facts that differ between equal copies
+# Facts that differ between equal copies.
+COPY_FACTS = ("revision", "refs", "config_beside", "projector", "source", "origin", "own_bytes", "licence")
 
 
 class CatalogModel(TimeStamped):

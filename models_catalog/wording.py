@@ -23,19 +23,33 @@ FILES: dict[str, Pair] = {
     "bad_config": (_("%(file)s is missing or cannot be read as a model's configuration."), _COPY_AGAIN),
     "bad_header": (_("%(file)s is damaged: its header makes no sense."), _COPY_AGAIN),
     "bad_index": (_("%(file)s does not name the weight files as it should."), _COPY_AGAIN),
+    "bad_tokenizer": (_("%(file)s is damaged: its end is missing."), _COPY_AGAIN),
     "broken_link": (
         _("%(file)s is a link to a file that is gone."),
         _("The cache was cleaned up in part. Download this model again."),
     ),
+    "byte_order": (
+        _("%(file)s was written for machines with the other byte order."),
+        _("Download the usual form of this model; this one works on a few large machines only."),
+    ),
     "cannot_read": (
         _("%(file)s cannot be read."),
         _("Give the user of the agent the right to read it, then look for models again."),
+    ),
+    "code_elsewhere": (
+        _("Its configuration takes program code from other places: %(files)s."),
+        _("An engine would fetch it from there at the start. Without a way to the internet that fails."),
+    ),
+    "code_missing": (
+        _("Its configuration names program code that is not here: %(files)s."),
+        _("Engines that know this kind of model by themselves do without it."),
     ),
     "gguf_version": (
         _("%(file)s has GGUF version %(version)s; Berth reads versions 2 and 3."),
         _("Convert or download the model in a current version."),
     ),
     "header_too_large": (_("%(file)s has a header larger than any real model's."), _COPY_AGAIN),
+    "imatrix_only": (_("This file only helps to quantise another model and cannot be served."), ""),
     "incomplete_download": (
         _("The download of this model has not ended."),
         _("Wait for it, or start it again if nothing is downloading."),
@@ -59,6 +73,10 @@ FILES: dict[str, Pair] = {
         _("Add the tokenizer files that belong to the model, then look for models again."),
     ),
     "missing_weights": (_("There are no weights among the files."), _COPY_AGAIN),
+    "mlx_only": (
+        _("Its weights are packed for Apple's machines (MLX)."),
+        _("Get the same model as GGUF or as a Hugging Face folder in another form."),
+    ),
     "needs_remote_code": (_("The model brings its own program code."), ""),
     "no_chat_template": (
         _("It has no chat template."),
@@ -66,13 +84,29 @@ FILES: dict[str, Pair] = {
     ),
     "no_model": (_("There is no model at %(path)s."), _("Name a model's folder, a GGUF file or a config.json.")),
     "not_gguf": (_("%(file)s is not a GGUF file, whatever its name says."), _COPY_AGAIN),
+    "ollama_form": (
+        _("Ollama keeps this model in a form that only Ollama reads."),
+        _("Serve it with Ollama, or get the model as GGUF or as a Hugging Face folder."),
+    ),
+    "presharded": (
+        _("The weights are cut for %(n)s GPUs; engines load them only in that very way."),
+        _("Use the uncut checkpoint; engines cut it themselves for any number of GPUs."),
+    ),
     "projector_only": (
         _("This file is the image part of another model and cannot be served alone."),
         "",
     ),
+    "quantisation_not_in_config": (
+        _("The weights are packed (%(sign)s), but the configuration does not say how."),
+        _("An engine would fail or answer nonsense. Copy the configuration that belongs to these weights here."),
+    ),
     "quantisation_not_in_weights": (
         _("The configuration says %(method)s, but the weights are not stored that way."),
         _("An engine would start and answer nonsense. Use the configuration that belongs to these weights."),
+    ),
+    "split_mismatch": (
+        _("%(file)s is one of %(count)s parts, but its name says something else."),
+        _("Give the parts their own names back (…-00001-of-00003.gguf), then look for models again."),
     ),
     "trailing_bytes": (_("%(file)s is longer than its header says."), _COPY_AGAIN),
     "truncated": (_("%(file)s is cut off: it is shorter than its header says."), _COPY_AGAIN),
@@ -84,6 +118,10 @@ FILES: dict[str, Pair] = {
     "unreadable_name": (
         _("The path holds characters that are no text."),
         _("Rename the file or folder on the host, then look for models again."),
+    ),
+    "wrong_shard": (
+        _("%(file)s holds %(tensors)s tensors instead of %(expected)s: it does not belong to these files."),
+        _COPY_AGAIN,
     ),
     "zero_bytes": (_("%(file)s is empty (0 bytes)."), _COPY_AGAIN),
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from models_catalog.facts import ModelFacts
-from models_catalog.inspect import hf_config
+from models_catalog.inspect import hf_config, hf_use
+from models_catalog.inspect.hf_code import needs_remote_code
 from models_catalog.inspect.hf_geometry import geometry
 from models_catalog.inspect.hf_packing import packing
 
@@ -14,6 +15,7 @@ def facts_of_config(config: dict[str, Any], extra: dict[str, Any] | None = None)
     """`extra` is hf_quant_config.json or quantize_config.json, where a model has one. Never raises for its content."""
     quantisation = hf_config.quantisation(config, extra or {})
     dtype = hf_config.dtype(config)
+    purpose = hf_use.purpose(config, sentence_embedding=False)
     scheme, plain_parts = packing(config, extra or {})
     return ModelFacts(
         format="hf",
@@ -21,8 +23,10 @@ def facts_of_config(config: dict[str, Any], extra: dict[str, Any] | None = None)
         architectures=hf_config.architectures(config),
         dtype=dtype,
         quantisation=quantisation,
-        tasks=hf_config.tasks(config, sentence_embedding=False),
-        needs_remote_code=hf_config.needs_remote_code(config),
+        purpose=purpose,
+        tasks=hf_use.tasks(purpose),
+        inputs=hf_use.inputs(config, purpose),
+        needs_remote_code=needs_remote_code(config),
         geometry=geometry(config),
         weight_scheme=scheme,
         plain_parts=plain_parts,

@@ -23,6 +23,8 @@ MAX_NAME = 4096
 MAX_TEXT = 1 << 20  # of one kept text: chat templates reach 30 KB
 MAX_KEPT = 4 << 20  # of all kept texts together
 MAX_LIST = 1024  # numbers of one kept list (per-layer values)
+MAX_LISTED = 1 << 18  # numbers of all kept lists together
+MAX_KEY_BYTES = 2 << 20  # of all keys together
 MAX_DEPTH = 3  # lists within lists
 MAX_NESTED = 65536  # lists within lists, in the whole header
 
@@ -53,6 +55,7 @@ class GgufHeader:
     bytes_read: int
     embedding_shape: tuple[int, ...] = ()
     has_output: bool = False  # a matrix of its own for the answer's words; without it the word vectors serve
+    lora_rank: int | None = None
 
     def text(self, key: str) -> str:
         value = self.values.get(key)
@@ -112,6 +115,8 @@ class _Header:
     values: dict[str, Value] = field(default_factory=dict)
     lists: dict[str, int] = field(default_factory=dict)
     kept: int = 0
+    listed: int = 0
+    key_bytes: int = 0
     nested: int = 0
 
     def number(self, code: str) -> int | float:
@@ -139,6 +144,9 @@ class _Header:
 
     def pair(self) -> None:
         key, kind = self.name(), self.count("I")
+        self.key_bytes += len(key)
+        if self.key_bytes > MAX_KEY_BYTES:
+            raise Unusable("header_too_large", limit=MAX_KEY_BYTES)
         if kind == _TEXT:
             self.text(key)
         elif kind == _LIST:
@@ -168,9 +176,10 @@ class _Header:
 
     def _numbers(self, key: str, kind: int, count: int) -> None:
         size = count * struct.calcsize("<" + _CODES[kind])
-        if not key or count > MAX_LIST:
+        if not key or count > MAX_LIST or self.listed + count > MAX_LISTED:
             self.window.skip(size)
             return
+        self.listed += count
         numbers = struct.unpack(f"{self.order}{count}{_CODES[kind]}", self.window.take(size))
         self.values[key] = tuple(bool(n) for n in numbers) if kind == _BOOL else numbers
 
@@ -196,6 +205,7 @@ class _Tensors:
     unknown: set[int] = field(default_factory=set)
     embedding: tuple[int, ...] = ()
     output: bool = False
+    lora_rank: int | None = None
 
     def add(self, name: str, shape: tuple[int, ...], kind: int, offset: int, room: int) -> None:
         count = 1
@@ -217,6 +227,8 @@ class _Tensors:
         if name == "token_embd.weight":
             self.embedding = shape
         self.output = self.output or name == "output.weight"
+        if self.lora_rank is None and name.endswith(".lora_a") and len(shape) > 1:
+            self.lora_rank = shape[1]
 
 
 def read_gguf(path: str) -> GgufHeader:
@@ -256,6 +268,7 @@ def parse_gguf(file: BinaryIO, size: int) -> GgufHeader:
         bytes_read=window.read,
         embedding_shape=tensors.embedding,
         has_output=tensors.output,
+        lora_rank=tensors.lora_rank,
     )
 
 

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from models_catalog.facts import FileFact, ModelFacts, Problem, Quantisation
-from models_catalog.inspect import hf_config
-from models_catalog.inspect.chat_template import template_source
+from models_catalog.facts import FileFact, ModelFacts, Problem
+from models_catalog.inspect import hf_config, hf_use, mistral
+from models_catalog.inspect.adapter import CONFIG as ADAPTER
+from models_catalog.inspect.adapter import adapter_of, adapter_weights
+from models_catalog.inspect.chat_template import templates_of
 from models_catalog.inspect.fingerprint import fingerprint
 from models_catalog.inspect.found import Found
+from models_catalog.inspect.hf_claims import claim_problems
+from models_catalog.inspect.hf_code import MAX_CODE, absent_code, code_files, needs_remote_code
+from models_catalog.inspect.hf_extras import generation_of, licence_of, not_whole_yet, unfinished
 from models_catalog.inspect.hf_geometry import geometry
 from models_catalog.inspect.hf_packing import packing
 from models_catalog.inspect.listing import Listing, LocalFile
 from models_catalog.inspect.reading import Unusable, clean, read_json_object
 from models_catalog.inspect.safetensors import Weights, read_safetensors
-from models_catalog.inspect.tokenizer import is_tokenizer_file, tokenizer_of
-from models_catalog.inspect.weights import select_weights
+from models_catalog.inspect.tokenizer import is_tokenizer_file, kind_of, tokenizer_of
+from models_catalog.inspect.weights import KINDS, pickled_damage, select_weights
+from models_catalog.inspect.weights import Weights as Selected
 
 MAX_FILES = 1000  # named in the facts; all are counted
-MAX_CODE = 100
 RELEVANT = (".safetensors", ".bin", ".json", ".model", ".jinja", ".txt", ".tiktoken", ".py")
 FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F8_E4M3": "float8", "F64": "float64"}
-ADAPTER, CONFIG = "adapter_config.json", "config.json"
+CONFIG = "config.json"
 
 
 def inspect_hf(listing: Listing, *, name: str) -> Found | None:
@@ -29,69 +34,56 @@ def inspect_hf(listing: Listing, *, name: str) -> Found | None:
     problems = [p for p in listing.problems if str(p.params.get("file", "")).endswith(RELEVANT)]
     if not listing.has(CONFIG):
         return _without_config(listing, name, problems)
+    if listing.has(ADAPTER) and not _has_weights(listing):
+        return _adapter(listing, name, problems)
     config = _json(listing, CONFIG, problems)
     told = bool(config.get("model_type") or config.get("architectures"))
-    has_weights = bool(listing.named(end=".safetensors"))
-    if not told and not has_weights:
+    if not told and not listing.named(end=".safetensors"):
         return None  # many programs have a config.json
     if not told and not any(problem.blocking for problem in problems):
         problems.append(Problem(code="bad_config", params={"file": CONFIG}))
-    return _inspect(listing, config, name, problems)
+    return _Inspection(listing, problems).whole(config, name)
+
+
+def _has_weights(listing: Listing) -> bool:
+    files = [*listing.named(end=".safetensors"), *listing.named(end=".bin")]
+    return any(file.name.startswith(("model", "pytorch_model", "consolidated")) for file in files)
 
 
 def _without_config(listing: Listing, name: str, problems: list[Problem]) -> Found | None:
     if listing.has(ADAPTER):
-        adapter = _json(listing, ADAPTER, problems)
-        base = clean(adapter.get("base_model_name_or_path"))
-        problems.insert(0, Problem(code="adapter_only", params={"base": base}))
-    elif listing.has("model.safetensors.index.json") or (
+        return _adapter(listing, name, problems)
+    if listing.has(mistral.PARAMS) and listing.named(end=".safetensors", start="consolidated"):
+        params = _json(listing, mistral.PARAMS, problems)
+        return _Inspection(listing, problems).whole(mistral.config_of(params), name, mistral_form=True)
+    if listing.has("model.safetensors.index.json") or (
         listing.named(end=".safetensors", start="model") and listing.tokenizer_file()
     ):
         problems.insert(0, Problem(code="bad_config", params={"file": CONFIG}))
-    else:
-        return None
-    files = [*listing.named(end=".safetensors"), *listing.named(end=".json")]
-    facts = ModelFacts(format="hf", label="LoRA" if listing.has(ADAPTER) else "", **_files(listing, files))
-    return Found(facts=facts, name=name, problems=problems, size_bytes=sum(file.size for file in files))
+        files = [*listing.named(end=".safetensors"), *listing.named(end=".json")]
+        return Found(ModelFacts(format="hf", **_files(listing, files)), name, problems, files)
+    return None
 
 
-def _inspect(listing: Listing, config: dict[str, Any], name: str, problems: list[Problem]) -> Found:
-    tokenizer_config = _json(listing, "tokenizer_config.json", problems)
-    extra = _json(listing, "hf_quant_config.json", problems) or _json(listing, "quantize_config.json", problems)
-    quantisation = hf_config.quantisation(config, extra)
-    selected = select_weights(listing)
-    problems += selected.problems
-    weights = _read_weights(selected.files, problems)
-    tokenizer = tokenizer_of(listing, tokenizer_config)
-    template = template_source(listing, tokenizer_config)
-    tasks = hf_config.tasks(config, sentence_embedding=listing.has("modules.json"))
-    dtype = hf_config.dtype(config) or _main_format(weights)
-    complete = bool(weights and weights.tensors and not selected.missing)
-    scheme, plain_parts = packing(config, extra)
+def _adapter(listing: Listing, name: str, problems: list[Problem]) -> Found:
+    adapter = adapter_of(_json(listing, ADAPTER, problems))
+    problems.insert(0, Problem(code="adapter_only", params={"base": adapter.base}))
+    weights, sums = adapter_weights(listing, problems)
+    if adapter.rank is None and sums is not None:
+        adapter = adapter.model_copy(update={"rank": sums.lora_rank})
+    own = [*weights, *listing.named(end=".json")]
     facts = ModelFacts(
         format="hf",
-        label=quantisation.label if quantisation else dtype,
-        architectures=hf_config.architectures(config),
-        parameters=weights.parameters(quantisation.bits if quantisation else None) if weights and complete else None,
-        weight_bytes=sum(file.size for file in selected.files) or None,
-        dtype=dtype,
-        dtype_bytes=weights.bytes_by_format if weights else {},
-        quantisation=quantisation,
-        tasks=tasks,
-        tokenizer=tokenizer,
-        chat_template=bool(template),
-        template_source=template,
-        needs_remote_code=hf_config.needs_remote_code(config, tokenizer_config),
-        code_files=[clean(file.name) for file in listing.named(end=".py")][:MAX_CODE],
-        missing=selected.missing[:200],
-        geometry=geometry(config),
-        weight_scheme=scheme,
-        plain_parts=plain_parts,
-        **hf_config.dimensions(config),
-        **_files(listing, _own_files(listing, selected.files)),
+        label=adapter.kind.upper() if adapter.kind != "lora" else "LoRA",
+        adapter=adapter,
+        parameters=sums.parameters(None) if sums else None,
+        weight_bytes=sum(file.size for file in weights) or None,
+        dtype=_main_format(sums),
+        dtype_bytes=sums.bytes_by_format if sums else {},
+        licence=licence_of(listing),
+        **_files(listing, own),
     )
-    problems += _judge(facts, weights if complete else None)
-    return Found(facts=facts, name=name, problems=problems, size_bytes=_size(listing, selected.files))
+    return Found(facts, name, problems, own)
 
 
 def _json(listing: Listing, name: str, problems: list[Problem]) -> dict[str, Any]:
@@ -108,25 +100,124 @@ def _json(listing: Listing, name: str, problems: list[Problem]) -> dict[str, Any
     return {}
 
 
-def _read_weights(files: list[LocalFile], problems: list[Problem]) -> Weights | None:
-    """Sums of all safetensors headers; None when there are none or one is damaged. Pickled files are not opened."""
-    total, good = Weights(), bool(files)
-    for file in files:
-        name = clean(file.name)
+class _Inspection:
+    """One folder with a configuration; what is wrong with it is added to `problems` on the way."""
+
+    def __init__(self, listing: Listing, problems: list[Problem]) -> None:
+        self.listing, self.problems = listing, problems
+
+    def whole(self, config: dict[str, Any], name: str, *, mistral_form: bool = False) -> Found:
+        listing, problems = self.listing, self.problems
+        extra = self.json("hf_quant_config.json") or self.json("quantize_config.json")
+        quantisation = hf_config.quantisation(config, extra)
+        selected = select_weights(listing, (mistral.WEIGHTS,) if mistral_form else KINDS)
+        problems += selected.problems
+        weights = self.weights(selected)
+        complete = bool(weights and weights.tensors and not selected.missing)
+        countable = weights is not None and complete and not selected.sharded_for
+        dtype = hf_config.dtype(config) or _main_format(weights)
+        scheme, plain_parts = packing(config, extra)
+        dimensions = hf_config.dimensions(config)
+        if mistral_form:
+            dimensions["context_source"] = dimensions["context_source"].replace(CONFIG, mistral.PARAMS)
+        own = _own_files(listing, selected.files)
+        facts = ModelFacts(
+            format="hf",
+            label=quantisation.label if quantisation else dtype,
+            architectures=hf_config.architectures(config),
+            parameters=weights.parameters(quantisation.bits if quantisation else None)
+            if weights and countable
+            else None,
+            weight_bytes=sum(file.size for file in selected.files) or None,
+            dtype=dtype,
+            dtype_bytes=weights.bytes_by_format if weights else {},
+            quantisation=quantisation,
+            missing=selected.missing[:200],
+            geometry=geometry(config),
+            weight_scheme=scheme,
+            plain_parts=plain_parts,
+            config_format="mistral" if mistral_form else "",
+            sharded_for=selected.sharded_for,
+            licence=licence_of(listing),
+            generation=generation_of(self.json("generation_config.json")),
+            **dimensions,
+            **self.words(config),
+            **_files(listing, own),
+        )
+        if weights is not None and complete:
+            problems += claim_problems(quantisation, hf_config.packing_format(config, extra), weights)
+        problems += _judge(facts, weights if complete else None)
+        self.unfinished(facts)
+        return Found(facts, name, problems, own)
+
+    def json(self, name: str) -> dict[str, Any]:
+        return _json(self.listing, name, self.problems)
+
+    def words(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Tokenizer, templates, what it is for, and the code it asks to run."""
+        listing = self.listing
+        tokenizer_config = self.json("tokenizer_config.json")
+        tokenizer = tokenizer_of(listing, tokenizer_config)
+        source, templates = templates_of(listing, tokenizer_config)
+        scores = "CrossEncoder" in clean(self.json("config_sentence_transformers.json").get("model_type"))
+        purpose = hf_use.purpose(config, sentence_embedding=listing.has("modules.json"), cross_encoder=scores)
+        elsewhere, absent = absent_code(listing, config, tokenizer_config)
+        if absent:
+            self.problems.append(Problem(code="code_missing", params={"files": absent}))
+        return {
+            "tokenizer": tokenizer,
+            "tokenizer_kind": kind_of(listing, tokenizer, self.problems),
+            "chat_template": bool(source),
+            "template_source": source,
+            "templates": templates,
+            "purpose": purpose,
+            "tasks": hf_use.tasks(purpose),
+            "inputs": hf_use.inputs(config, purpose),
+            "needs_remote_code": needs_remote_code(config, tokenizer_config),
+            "code_files": [clean(file.name) for file in listing.named(end=".py")][:MAX_CODE],
+            "code_elsewhere": elsewhere,
+        }
+
+    def weights(self, selected: Selected) -> Weights | None:
+        """Sums of all safetensors headers; None when there are none or one is damaged."""
+        total, good = Weights(), bool(selected.files)
+        for file in selected.files:
+            try:
+                sums = self.header(file, selected.tensors.get(file.name, 0))
+            except Unusable as exc:
+                params = {"file": clean(file.name), **exc.problem.params}
+                self.problems.append(Problem(code=exc.problem.code, params=params))
+                sums = None
+            except OSError:
+                self.problems.append(Problem(code="cannot_read", params={"file": clean(file.name)}))
+                sums = None
+            if sums is None:
+                good = False
+            else:
+                total.merge(sums)
+        return total if good else None
+
+    def header(self, file: LocalFile, expected: int) -> Weights | None:
+        """Sums of one file; None for a pickled one, which is not opened further. Raises Unusable or OSError."""
+        if not_whole_yet(self.listing, file.name):
+            raise Unusable("incomplete_download", files=1)
         if not file.name.endswith(".safetensors"):
-            good = False
-            if file.size == 0:
-                problems.append(Problem(code="zero_bytes", params={"file": name}))
-            continue
-        try:
-            total.merge(read_safetensors(file.real))
-        except Unusable as exc:
-            problems.append(Problem(code=exc.problem.code, params={"file": name, **exc.problem.params}))
-            good = False
-        except OSError:
-            problems.append(Problem(code="cannot_read", params={"file": name}))
-            good = False
-    return total if good else None
+            if code := pickled_damage(file):
+                raise Unusable(code)
+            return None
+        sums = read_safetensors(file.real)
+        if sums.tensors < expected:
+            raise Unusable("wrong_shard", tensors=sums.tensors, expected=expected)
+        return sums
+
+    def unfinished(self, facts: ModelFacts) -> None:
+        """Part files of other downloaders than the Hub's, which lie beside the files themselves."""
+        parts = unfinished(self.listing)
+        if not parts or any(problem.code == "incomplete_download" for problem in self.problems):
+            return
+        broken = bool(facts.missing) or any(problem.blocking for problem in self.problems)
+        code = "incomplete_download" if broken else "leftover_parts"
+        self.problems.insert(0, Problem(code=code, params={"files": len(parts), "file": parts[0]}))
 
 
 def _judge(facts: ModelFacts, weights: Weights | None) -> list[Problem]:
@@ -134,8 +225,8 @@ def _judge(facts: ModelFacts, weights: Weights | None) -> list[Problem]:
     problems = []
     if weights is not None and weights.tensors == 0:
         problems.append(Problem(code="missing_weights"))
-    if weights is not None and facts.quantisation and not _has_quantised(facts.quantisation, weights):
-        problems.append(Problem(code="quantisation_not_in_weights", params={"method": facts.quantisation.method}))
+    if facts.quantisation and facts.quantisation.method == "mlx":
+        problems.append(Problem(code="mlx_only"))
     if not facts.tokenizer and facts.tasks:
         problems.append(Problem(code="missing_tokenizer"))
     if facts.tasks == ["generate"] and not facts.chat_template:
@@ -144,19 +235,9 @@ def _judge(facts: ModelFacts, weights: Weights | None) -> list[Problem]:
         problems.append(Problem(code="unknown_task", params={"architecture": facts.architecture}))
     if facts.needs_remote_code:
         problems.append(Problem(code="needs_remote_code", params={"files": facts.code_files[:20]}))
+    if facts.code_elsewhere:
+        problems.append(Problem(code="code_elsewhere", params={"files": facts.code_elsewhere}))
     return problems
-
-
-def _has_quantised(quantisation: Quantisation, weights: Weights) -> bool:
-    """Engines trust the configuration: weights that are not packed as it says are served as noise."""
-    formats = set(weights.bytes_by_format)
-    if quantisation.method in ("gptq", "awq"):
-        return bool(formats & {"I32", "U32"})
-    if quantisation.method == "fp8":
-        return any(name.startswith("F8") for name in formats)
-    if quantisation.method in ("mxfp4", "nvfp4"):
-        return bool(formats & {"U8", "F4", "I8"})
-    return True
 
 
 def _main_format(weights: Weights | None) -> str:
@@ -174,9 +255,10 @@ def _own_files(listing: Listing, weights: list[LocalFile]) -> list[LocalFile]:
 
 
 def _files(listing: Listing, own: list[LocalFile]) -> dict[str, Any]:
-    code = listing.named(end=".py")
-    shown = [FileFact(name=clean(file.name), size=file.size, kind=_kind(file.name)) for file in [*own, *code]]
-    return {"files": shown[:MAX_FILES], "file_count": len(shown), "fingerprint": fingerprint(own)}
+    shown = [FileFact(name=clean(file.name), size=file.size, kind=_kind(file.name)) for file in own]
+    code = code_files(listing)
+    count = len(shown) + len(listing.named(end=".py"))
+    return {"files": [*shown, *code][:MAX_FILES], "file_count": count, "fingerprint": fingerprint(own)}
 
 
 def _kind(name: str) -> Literal["weights", "config", "tokenizer", "template", "code", "other"]:
@@ -189,8 +271,3 @@ def _kind(name: str) -> Literal["weights", "config", "tokenizer", "template", "c
     if name.endswith((".safetensors", ".bin")):
         return "weights"
     return "code" if name.endswith(".py") else "other"
-
-
-def _size(listing: Listing, weights: list[LocalFile]) -> int:
-    """Bytes on disk of what belongs to the model; hard and symbolic links to one file count once."""
-    return sum({file.real: file.size for file in _own_files(listing, weights)}.values())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from models_catalog.facts import Quantisation, TaskKind
-from models_catalog.inspect.reading import clean, first_whole, obj, texts, whole
+from models_catalog.facts import Quantisation, Rope, TaskKind
+from models_catalog.inspect import hf_use
+from models_catalog.inspect.reading import clean, first_whole, obj, real, texts, whole
 
 # The language part of models that also see or hear is nested under one of these keys.
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -15,10 +16,6 @@ CONTEXT_KEYS = (
 )  # fmt: skip
 # RoPE kinds whose maximum is already the scaled one.
 ALREADY_SCALED = frozenset({"default", "su", "longrope", "llama3", "mrope", "proportional"})
-# Models that read one text and write another through a separate decoder, or hear: no text engine here serves them.
-NOT_TEXT = frozenset(
-    {"t5", "mt5", "umt5", "bart", "mbart", "marian", "m2m_100", "pegasus", "whisper", "led", "blenderbot"}
-)
 
 
 def language_part(config: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +49,9 @@ def dimensions(config: dict[str, Any]) -> dict[str, Any]:
         "hidden_size": width,
         "heads": heads,
         "kv_heads": _kv_heads(part, heads),
-        "head_dim": _head_dim(part, heads, width),
+        **_lengths(part, heads, width),
+        "heads_by_layer": _heads_by_layer(part),
+        "rope": rope(part),
         "vocab_size": vocab,
         "context_length": context,
         "context_source": source,
@@ -63,6 +62,9 @@ def dimensions(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kv_heads(part: dict[str, Any], heads: int | None) -> int | None:
+    by_layer = _heads_by_layer(part)
+    if by_layer:
+        return max(by_layer) or heads
     number, _ = first_whole(
         part, "num_key_value_heads", "n_head_kv", "num_kv_heads", "n_kv_heads", "multi_query_group_num"
     )
@@ -73,12 +75,39 @@ def _kv_heads(part: dict[str, Any], heads: int | None) -> int | None:
     return number or heads
 
 
-def _head_dim(part: dict[str, Any], heads: int | None, width: int | None) -> int | None:
-    nope, rope = whole(part.get("qk_nope_head_dim")), whole(part.get("qk_rope_head_dim"))
-    if nope and rope:  # multi-head latent attention: queries are as long as both parts
-        return nope + rope
+def _lengths(part: dict[str, Any], heads: int | None, width: int | None) -> dict[str, int | None]:
+    nope, turned = whole(part.get("qk_nope_head_dim")), whole(part.get("qk_rope_head_dim"))
+    if nope and turned:  # multi-head latent attention: queries are as long as both parts
+        value = whole(part.get("v_head_dim"))
+        return {"head_dim": nope + turned, "key_length": nope + turned, "value_length": value or nope + turned}
     told, _ = first_whole(part, "head_dim", "attention_head_dim", "kv_channels", "d_kv")
-    return told or (width // heads if width and heads else None)
+    told = told or (width // heads if width and heads else None)
+    return {"head_dim": told, "key_length": told, "value_length": whole(part.get("v_head_dim")) or told}
+
+
+def _heads_by_layer(part: dict[str, Any]) -> list[int]:
+    """KV heads of each layer, where a list says so and they differ (OpenELM, DeciLM); [] where they do not."""
+    told = part.get("num_kv_heads") or part.get("num_key_value_heads_per_layer") or part.get("num_key_value_heads")
+    if isinstance(told, list):
+        numbers = [n for item in told[:1000] if (n := whole(item, low=0)) is not None]
+        return numbers if len(numbers) == len(told) and len(set(numbers)) > 1 else []
+    return []
+
+
+def rope(part: dict[str, Any]) -> Rope | None:
+    """Base and stretching of the positions; None when nothing is said. Of several kinds of layers, the full ones'."""
+    told = obj(part.get("rope_parameters")) or obj(part.get("rope_scaling"))
+    told = obj(told.get("full_attention")) or told
+    kind = clean(told.get("rope_type") or told.get("type"), 40)
+    kind = "" if kind == "default" else kind
+    found = Rope(
+        base=real(told.get("rope_theta")) or real(part.get("rope_theta")) or real(part.get("rotary_emb_base")),
+        scaling=kind,
+        factor=real(told.get("factor")) if kind else None,
+        original_context=whole(told.get("original_max_position_embeddings"))
+        or (whole(part.get("original_max_position_embeddings")) if kind else None),
+    )
+    return found if found != Rope() else None
 
 
 def context_length(config: dict[str, Any]) -> tuple[int | None, str]:
@@ -111,18 +140,29 @@ def quantisation(config: dict[str, Any], extra: dict[str, Any]) -> Quantisation 
     told = next((o for key in ("quantization_config", "compression_config") if (o := obj(part.get(key)))), {})
     told = told or obj(extra.get("quantization")) or extra
     method = clean(told.get("quant_method") or told.get("quant_algo"), 40).lower()
+    mlx = obj(config.get("quantization"))
+    if not method and whole(mlx.get("bits")) and whole(mlx.get("group_size")):
+        method, told = "mlx", mlx
     if not method and extra and "bits" in extra:
         method = "gptq"  # quantize_config.json of early GPTQ folders names no method
     if not method:
         return None
     bits = _bits(method, told)
-    names = {"gptq": "GPTQ", "awq": "AWQ", "fp8": "FP8", "mxfp4": "MXFP4", "nvfp4": "NVFP4"}
+    names = {"gptq": "GPTQ", "awq": "AWQ", "fp8": "FP8", "mxfp4": "MXFP4", "nvfp4": "NVFP4", "mlx": "MLX"}
     name = names.get(method, method)
     inside = clean(told.get("quant_algo") or told.get("format"), 40)
     if method in ("compressed-tensors", "modelopt") and inside and inside.lower() != method:
         name = f"{method} {inside}"
     label = name if bits is None or method in ("fp8", "mxfp4", "nvfp4") else f"{name} {bits}-bit"
     return Quantisation(method=method, bits=bits, label=label)
+
+
+def packing_format(config: dict[str, Any], extra: dict[str, Any]) -> str:
+    """The layout that compressed-tensors and modelopt name beside their method, lower case; "" for none."""
+    part = language_part(config)
+    told = next((o for key in ("quantization_config", "compression_config") if (o := obj(part.get(key)))), {})
+    told = told or obj(extra.get("quantization")) or extra
+    return clean(told.get("quant_algo") or told.get("format"), 40).lower()
 
 
 def _bits(method: str, told: dict[str, Any]) -> int | None:
@@ -143,20 +183,4 @@ def _bits(method: str, told: dict[str, Any]) -> int | None:
 
 def tasks(config: dict[str, Any], *, sentence_embedding: bool) -> list[TaskKind]:
     """What it can be asked for. `sentence_embedding`: the folder carries sentence-transformers' modules.json."""
-    names = architectures(config)
-    kind = clean(config.get("model_type"))
-    if kind in NOT_TEXT or not names:
-        return []
-    first = names[0]
-    if first.endswith("ForSequenceClassification"):
-        return ["score"]
-    if sentence_embedding or (first.endswith(("Model", "ForTextEncoding")) and not first.endswith("LMHeadModel")):
-        return ["embed"]
-    if first.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForCausalLMWithValueHead", "LM")):
-        return ["generate"]
-    return []
-
-
-def needs_remote_code(*configs: dict[str, Any]) -> bool:
-    """True when a configuration points to Python code inside the folder that must run to load it."""
-    return any(bool(obj(config.get("auto_map"))) for config in configs)
+    return hf_use.tasks(hf_use.purpose(config, sentence_embedding=sentence_embedding))

@@ -27,11 +27,24 @@ TOKENIZER_FILES = (
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A regular file: its name in the folder, its resolved path, its size in bytes."""
+    """A regular file: its name in the folder, its resolved path, its size in bytes, and what tells it from others.
+
+    `stamp` changes whenever the content could have: device, inode, time of change (ns) and of the last write.
+    """
 
     name: str
     real: str
     size: int
+    stamp: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    @property
+    def identity(self) -> object:
+        """Equal for two names (hard or symbolic links) of one file."""
+        return self.stamp[:2] if self.stamp[1] else self.real
+
+
+def local_file(name: str, real: str, info: os.stat_result) -> LocalFile:
+    return LocalFile(name, real, info.st_size, (info.st_dev, info.st_ino, info.st_ctime_ns, info.st_mtime_ns))
 
 
 @dataclass
@@ -75,7 +88,7 @@ def list_folder(path: str, names: Iterable[os.DirEntry[str]], fence: Fence) -> L
             elif entry.is_file(follow_symlinks=False):
                 info = entry.stat(follow_symlinks=False)
                 real = f"{real_folder.rstrip('/')}/{entry.name}"
-                listing.files[entry.name] = LocalFile(entry.name, real, info.st_size)
+                listing.files[entry.name] = local_file(entry.name, real, info)
         except OSError:
             listing.problems.append(Problem(code="cannot_read", params={"file": clean(entry.name)}))
     listing.folders.sort()
@@ -96,4 +109,4 @@ def _follow(entry: os.DirEntry[str], listing: Listing, fence: Fence) -> None:
     if stat.S_ISDIR(info.st_mode):
         listing.folders.append(entry.name)
     elif stat.S_ISREG(info.st_mode):
-        listing.files[entry.name] = LocalFile(entry.name, real, info.st_size)
+        listing.files[entry.name] = local_file(entry.name, real, info)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from models_catalog.facts import ModelFacts
 from models_catalog.inspect.config_only import facts_of_config
-from models_catalog.inspect.gguf_facts import group_gguf, inspect_gguf
+from models_catalog.inspect.gguf_facts import beside, inspect_gguf
+from models_catalog.inspect.gguf_split import group_gguf
 from models_catalog.inspect.hf import inspect_hf
 from models_catalog.inspect.hf_cache import CACHE_FOLDER
 from models_catalog.inspect.listing import Listing, list_folder
@@ -29,7 +30,7 @@ def facts_at(path: Path) -> ModelFacts:
         raise Unusable("no_model", path=str(path))
     if len(groups) > 1:
         raise Unusable("many_models", path=str(path), files=[group.parts[0].name for group in groups][:20])
-    return inspect_gguf(groups[0], listing, fallback_name=path.name).facts
+    return inspect_gguf(groups[0], beside(listing), fallback_name=path.name).facts
 
 
 def _listing(folder: Path) -> Listing:

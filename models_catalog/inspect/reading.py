@@ -90,6 +90,13 @@ def whole(value: object, *, low: int = 1) -> int | None:
     return None
 
 
+def real(value: object) -> float | None:
+    """A sane number, else None. Seven significant digits: a 32-bit number read as it was written."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
+        return None
+    return float(f"{value:.7g}")
+
+
 def first_whole(source: dict[str, Any], *names: str, low: int = 1) -> tuple[int | None, str]:
     """(value, name) of the first of these keys that holds a sane whole number, else (None, "")."""
     for name in names:

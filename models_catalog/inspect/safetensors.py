@@ -30,9 +30,11 @@ BYTES_OF = {
 _HELPERS = (
     "scales", "qzeros", "g_idx", "weight_scale", "weight_scale_inv", "weight_scale_2", "weight_shape",
     "weight_zero_point", "weight_g_idx", "input_scale", "output_scale", "k_scale", "v_scale", "absmax", "quant_map",
-    "nested_absmax", "nested_quant_map", "inv_freq", "weight_global_scale", "input_global_scale",
+    "nested_absmax", "nested_quant_map", "inv_freq", "weight_global_scale", "input_global_scale", "SCB",
+    "weight_format", "weight_block_scale", "masked_bias",
 )  # fmt: skip
 _PACKED = ("qweight", "weight_packed")
+MAX_ENDINGS = 500  # distinct last parts of tensors' names; real models have a dozen
 
 
 @dataclass
@@ -45,6 +47,8 @@ class Weights:
     plain: int = 0  # weights stored one by one
     packed32: int = 0  # 32-bit words that hold several weights each
     packed8: int = 0  # bytes that may hold two weights each
+    endings: set[str] = field(default_factory=set)  # last parts of the tensors' names
+    lora_rank: int | None = None
 
     def add(self, name: str, dtype: str, shape: list[int], size: int) -> None:
         count = 1
@@ -54,9 +58,13 @@ class Weights:
         self.bytes += size
         self.bytes_by_format[dtype] = self.bytes_by_format.get(dtype, 0) + size
         last = name.rpartition(".")[2]
+        if len(self.endings) < MAX_ENDINGS:
+            self.endings.add(last[:60])
+        if self.lora_rank is None and "lora_A" in name and len(shape) == 2:
+            self.lora_rank = shape[0]
         if last in _HELPERS or last.endswith(("_scales", "_scale_inv")) or "quant_state" in name:
             return
-        if last in _PACKED and dtype in ("I32", "U32"):
+        if dtype in ("I32", "U32") and (last in _PACKED or dtype == "U32"):
             self.packed32 += count
         elif dtype == "U8":
             self.packed8 += count
@@ -66,6 +74,8 @@ class Weights:
     def merge(self, other: Weights) -> None:
         for name in ("tensors", "bytes", "plain", "packed32", "packed8"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.endings |= other.endings
+        self.lora_rank = self.lora_rank or other.lora_rank
         for dtype, size in other.bytes_by_format.items():
             self.bytes_by_format[dtype] = self.bytes_by_format.get(dtype, 0) + size
 

@@ -14,6 +14,7 @@ from models_catalog.inspect.listing import list_folder
 from models_catalog.inspect.reading import Fence
 from tests.models_catalog.builders import hf_folder, safetensors_bytes
 
+PICKLED = b"PK\x03\x04" + b"\0" * 100 + b"PK\x05\x06" + b"\0" * 18  # the two ends of a zip file
 INDEX = json.dumps(
     {
         "metadata": {"total_size": 1},
@@ -63,7 +64,14 @@ def test_a_whole_folder(tmp_path: Path) -> None:
         ({"config__json": "not json"}, ["bad_config", "unknown_task"]),
         ({"config__json": "{}"}, ["bad_config", "unknown_task"]),
         ({"config__json": None}, ["bad_config"]),
-        ({"model__safetensors": None, "pytorch_model__bin": b"pickle"}, []),
+        ({"model__safetensors": None, "pytorch_model__bin": PICKLED}, []),
+        ({"model__safetensors": None, "pytorch_model__bin": b"\x80\x02old pickle"}, []),
+        ({"model__safetensors": None, "pytorch_model__bin": PICKLED[:-30]}, ["truncated"]),
+        ({"model__safetensors": None, "pytorch_model__bin": b"<html>404</html>"}, ["bad_header"]),
+        (
+            {"model__safetensors": None, "pytorch_model__bin": b"version https://git-lfs.github.com/spec/v1\n"},
+            ["lfs_pointer"],
+        ),
         ({"model__safetensors": None, "pytorch_model__bin": b""}, ["zero_bytes"]),
         ({"model__safetensors__index__json": INDEX}, ["missing_parts"]),
         ({"model__safetensors__index__json": '{"weight_map": {"a": "../../etc/x.safetensors"}}'}, ["bad_index"]),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from models_catalog.sources.local import usual_folders
 from panel.fleet.agent.pins import is_pin
 
 log = logging.getLogger(__name__)
@@ -76,12 +77,8 @@ class Config:
 
 
 def default_roots(env: Mapping[str, str]) -> list[Path]:
-    """Where models lie when nothing was said: the Hugging Face cache and ~/models."""
-    home = Path(env.get("HOME") or Path.home())
-    cache = env.get("HF_HUB_CACHE") or (
-        str(Path(env["HF_HOME"]) / "hub") if env.get("HF_HOME") else str(home / ".cache/huggingface/hub")
-    )
-    return [Path(cache), home / "models"]
+    """Where models lie when nothing was said: the Hugging Face cache, ~/models, and other programs' folders."""
+    return usual_folders(env)
 
 
 def load(folder: Path, env: Mapping[str, str] | None = None, *, with_panel: bool = True) -> Config:

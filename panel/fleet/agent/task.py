@@ -28,11 +28,13 @@ def scan(settings: config.Config, task: ScanTask) -> JobResult:
     """Models below this host's own folders and the wanted ones; one item of format "folder" per folder, refused too."""
     from models_catalog.inspect.scan import scan_roots
 
+    known = settings.folder / "models.sqlite3"
+
     wanted, refusals = files.split_roots(task.roots, settings.model_roots)
     # Own folders that do not exist (any more) are scanned too: their item tells the panel that their models are gone.
     roots = list(dict.fromkeys([*settings.model_roots, *wanted]))
     items = [_refused_folder(refusal) for refusal in refusals]
-    items += _bounded(dict(item) for item in scan_roots(roots))
+    items += _bounded(dict(item) for item in scan_roots(roots, known=known))
     log.info("models found: %d", sum(item["format"] != "folder" for item in items))
     return JobResult(items=items)
 
