@@ -42,15 +42,20 @@ HIDDEN = ((".cache", "huggingface"), (".ollama", "models"), (".lmstudio", "model
 
 
 def scan_roots(
-    roots: list[Path], *, max_entries: int = MAX_ENTRIES, max_depth: int = MAX_DEPTH, known: Path | None = None
+    roots: list[Path],
+    *,
+    max_entries: int = MAX_ENTRIES,
+    max_depth: int = MAX_DEPTH,
+    known: Path | None = None,
+    allowed: Sequence[Path] = (),
 ) -> Iterator[dict[str, Any]]:
     """Models below the roots, then one "folder" item per root. Never raises for what lies on the disk.
 
     `max_entries` bounds the directory entries looked at in all, `max_depth` the folders within folders. `known` is a
-    file for what was found, so that the next scan opens only files that changed.
+    file for what was found, so that the next scan opens only files that changed. Links may also lead to `allowed`.
     """
     with Known(known) as memory:
-        walk = _Walk(Fence(str(root) for root in roots), max_entries, max_depth, memory)
+        walk = _Walk(Fence(str(root) for root in [*roots, *allowed]), max_entries, max_depth, memory)
         for root in dict.fromkeys(os.path.abspath(root) for root in roots):  # noqa: PTH100  (links stay)
             yield from walk.root(root)
 
@@ -179,7 +184,7 @@ class _Walk:
         if known is not None:
             return known or None
         found = make()
-        record = _plain(found) if found else {}
+        record = plain(found) if found else {}
         newest = max((max(file.stamp[2:]) for file in files), default=0)
         self.known.keep(name, sign, record, newest)
         return record or None
@@ -189,7 +194,7 @@ class _Walk:
         started = read_cache_folder(f"{listing.path}/snapshots/-", self.fence)
         if started and started.incomplete and not started.has_snapshots:
             found = Found(facts=ModelFacts(format="hf"), name=started.name)
-            yield from self.item(listing.path, _plain(found), [], started)
+            yield from self.item(listing.path, plain(found), [], started)
 
     def folder_name(self, path: str, depth: int) -> str:
         """The folder's own name; one level deeper (publisher/model) both."""
@@ -257,7 +262,7 @@ class _Walk:
             self.problems.append(Problem(code=code, params=params))
 
 
-def _plain(found: Found) -> dict[str, Any]:
+def plain(found: Found) -> dict[str, Any]:
     """A find as it is kept and sent."""
     return {
         "name": clean(found.name) or "model",
