@@ -1,8 +1,9 @@
 """Faults: something is broken for a while and then mended.
 
-A fault is made for one run from the run's own random numbers, begins at the moment that the run chose, and ends when
-its harm is undone (what was killed is started again, what slept is awake). Files named faults_*.py in this folder add
-more: each has a list FAULTS of factories, which are mixed into the matrix.
+A fault is made from the random numbers of its group of runs, begins at the moment to which they came, and ends when its
+harm is undone. Whatever was killed is then started again by the harness (`Berth.heal`), what slept is to be woken by
+the fault. Files named faults_*.py in this folder add more: each has a list FAULTS of factories, which are mixed into
+the matrix.
 """
 
 import importlib
@@ -25,15 +26,17 @@ ENGINE_SIDE = ("shim", "engine", "child")
 
 
 class Fault(Protocol):
-    """`begin` says whether there was anything to break; `end` mends it and returns when Berth is whole again.
+    """`begin` says whether there was anything to break; `end` undoes it.
 
     `kills_engine`: the engine may be gone by it, so that a failed run is the truth and not a fault of Berth.
     `silences_agent`: the panel hears nothing of the host while it lasts.
+    `per_run`: it strikes what belongs to one run, so that each run of the group has one of its own.
     """
 
     name: str
     kills_engine: bool
     silences_agent: bool
+    per_run: bool
 
     def begin(self, job_id: str) -> bool: ...
 
@@ -56,6 +59,7 @@ class Base:
     name: str = ""
     kills_engine: bool = False
     silences_agent: bool = False
+    per_run: bool = False
 
     def begin(self, job_id: str) -> bool:
         return True
@@ -64,7 +68,7 @@ class Base:
         return self.rng.uniform(0.0, 1.0)
 
     def end(self) -> None:
-        self.berth.heal()
+        """What was killed is started again by the harness."""
 
 
 @dataclass
@@ -109,6 +113,7 @@ class Kill(OnProcesses):
     def __post_init__(self) -> None:
         self.name = f"kill {self.actor}"
         self.kills_engine = self.actor in ("engine", "shim")
+        self.per_run = self.actor in ENGINE_SIDE
         self.silences_agent = self.actor == "agent"
 
     def strike(self, process: psutil.Process) -> None:
@@ -122,6 +127,7 @@ class Pause(OnProcesses):
 
     def __post_init__(self) -> None:
         self.name = f"pause {self.actor}"
+        self.per_run = self.actor in ENGINE_SIDE
         self.silences_agent = self.actor == "agent"
 
     def strike(self, process: psutil.Process) -> None:
@@ -135,7 +141,6 @@ class Pause(OnProcesses):
         for process in reversed(self.victims):
             with suppress(psutil.NoSuchProcess):
                 process.resume()
-        super().end()
 
 
 @dataclass
@@ -214,7 +219,6 @@ class SecondAgent(Base):
 
     def end(self) -> None:
         assert self.second.wait(30) == self.LEFT, "a second agent of the same folder did not leave"
-        super().end()
 
 
 @dataclass
@@ -228,10 +232,13 @@ class Both(Base):
         self.name = f"kill {self.pair[0]} and {self.pair[1]}"
         self.parts = [Kill(self.berth, self.rng, actor=actor) for actor in self.pair]
         self.kills_engine = any(part.kills_engine for part in self.parts)
+        self.per_run = any(part.per_run for part in self.parts)
+        for part in self.parts:  # of a group of runs the first one kills what they share
+            part.patience_s = part.patience_s if part.per_run else 0.0
 
     def begin(self, job_id: str) -> bool:
         struck = [part.begin(job_id) for part in self.parts]  # all of them, also when one finds nobody
-        return all(struck)
+        return all(ok for ok, part in zip(struck, self.parts, strict=True) if part.per_run or not self.per_run)
 
 
 def _of(kind: type[OnProcesses], actor: str) -> Factory:

@@ -71,19 +71,21 @@ def _processes(s: Scene, goal: Goal, seen: Seen) -> Iterator[str]:
     """One engine where one is wanted, none elsewhere: no process without a run, no live run without a process."""
     from deployments.models import Run
 
-    live = {str(pk) for pk in Run.objects.filter(ended_at=None).values_list("pk", flat=True)}
+    live = {str(pk) for pk in Run.objects.filter(ended_at=None).values_list("pk", flat=True) if s.mine(str(pk))}
     row = s.row()
     should = {str(row.run_id)} if row.state == "ready" else set()
-    for job in seen.processes.keys() - live:
-        yield f"processes {seen.processes[job]} of run {job[:8]}, which is over or unknown"
-    for job in live - seen.processes.keys():
+    processes, mains, shims = ({k: v for k, v in found.items() if s.mine(k)} for found in
+                               (seen.processes, seen.mains, seen.shims))  # fmt: skip
+    for job in processes.keys() - live:
+        yield f"processes {processes[job]} of run {job[:8]}, which is over or unknown"
+    for job in live - processes.keys():
         yield f"run {job[:8]} is alive in the record and has no process"
-    if set(seen.mains) != should:
-        yield f"engines of {sorted(j[:8] for j in seen.mains)} run, wanted are {sorted(j[:8] for j in should)}"
-    for job, pids in seen.mains.items():
+    if set(mains) != should:
+        yield f"engines of {sorted(j[:8] for j in mains)} run, wanted are {sorted(j[:8] for j in should)}"
+    for job, pids in mains.items():
         if len(pids) != 1:
             yield f"run {job[:8]} has {len(pids)} engines"
-    for job in seen.shims.keys() - live:
+    for job in shims.keys() - live:
         yield f"a shim of run {job[:8]} is left"
 
 
@@ -153,8 +155,8 @@ def _memory_reserved(s: Scene, goal: Goal, seen: Seen) -> Iterator[str]:
     from deployments.models import Run
     from panel.fleet.models import Reservation
 
-    live = {str(pk) for pk in Run.objects.filter(ended_at=None).values_list("pk", flat=True)}
-    held = set(Reservation.objects.values_list("holder", flat=True))
+    live = {str(pk) for pk in Run.objects.filter(ended_at=None).values_list("pk", flat=True) if s.mine(str(pk))}
+    held = {holder for holder in Reservation.objects.values_list("holder", flat=True) if s.mine(holder)}
     if held != live:
         yield f"reserved for {sorted(h[:8] for h in held)}, alive are {sorted(j[:8] for j in live)}"
     host = s.berth.host()
@@ -193,10 +195,10 @@ def _nothing_waits(s: Scene, goal: Goal, seen: Seen) -> Iterator[str]:
     except redis.RedisError as exc:
         yield f"the broker does not answer: {exc}"
     live = {str(pk) for pk in Run.objects.filter(ended_at=None).values_list("pk", flat=True)}
-    opened = {str(pk) for pk in Job.objects.filter(open=True).values_list("pk", flat=True)}
+    opened = {str(pk) for pk in Job.objects.filter(open=True).values_list("pk", flat=True) if s.mine(str(pk))}
     if opened - live:
         yield f"jobs {sorted(j[:8] for j in opened - live)} are not closed"
-    folders = {path.name for path in (s.berth.data / "agent" / "jobs").iterdir() if path.is_dir()}
+    folders = {path.name for path in (s.berth.data / "agent" / "jobs").iterdir() if path.is_dir() and s.mine(path.name)}
     if folders - live:
         yield f"folders {sorted(f[:8] for f in folders - live)} are left on the host"
     if s.berth.host().lost_at is not None:

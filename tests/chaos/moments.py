@@ -1,4 +1,8 @@
-"""The moments at which a fault strikes. Each brings a deployment there, calls `strike`, and says what must come of it."""
+"""The moments at which a fault strikes. Each brings a deployment there, and says what must come of it.
+
+`gather` waits for the other runs of the group, so that what follows happens to all of them together; `strike` is the
+fault's beginning. A phase is kept by the engine (it waits in it) until the fault has begun.
+"""
 
 from collections.abc import Callable
 
@@ -10,8 +14,9 @@ PHASES = tuple(MARKS)
 
 def starting(s: Scene) -> Goal:
     """Each phase of a start."""
+    s.keep_in(s.rng.choice(PHASES))
     s.create()
-    s.phase(s.rng.choice(PHASES))
+    s.phase()
     s.strike()
     return Goal("running")
 
@@ -35,6 +40,7 @@ def stopping(s: Scene) -> Goal:
     """A stop has just been asked for."""
     s.create()
     s.ready()
+    s.gather()
     s.press("stop")
     s.nap(0.8)
     s.strike()
@@ -56,20 +62,25 @@ def restarting(s: Scene) -> Goal:
     s.create()
     s.ready()
     old = s.job_id
-    s.press("restart")
     if s.rng.random() < 0.4:
         s.point = "old run ends"
+        s.gather()
+        s.press("restart")
         s.nap(0.6)
     else:
-        s.phase(s.rng.choice(PHASES), not_of=old)
+        s.keep_in(s.rng.choice(PHASES))
+        s.press("restart")
+        s.phase(not_of=old)
     s.strike()
     return Goal("running", (2, 2))
 
 
 def edited_while_starting(s: Scene) -> Goal:
     """Other settings are saved before it is ready: the newest ones must run."""
+    s.keep_in(s.rng.choice(PHASES))
     s.create()
-    s.phase(s.rng.choice(PHASES))
+    s.phase()
+    s.gather()
     s.press("edit")
     s.nap(0.5)
     s.strike()
@@ -86,8 +97,10 @@ def edited_meanwhile(s: Scene) -> Goal:
 
 
 def stopped_while_starting(s: Scene) -> Goal:
+    s.keep_in(s.rng.choice(PHASES))
     s.create()
-    s.phase(s.rng.choice(PHASES))
+    s.phase()
+    s.gather()
     s.press("stop")
     s.nap(0.4)
     s.strike()
@@ -97,6 +110,7 @@ def stopped_while_starting(s: Scene) -> Goal:
 def started_while_stopping(s: Scene) -> Goal:
     s.create()
     s.ready()
+    s.gather()
     s.press("stop")
     s.nap(0.4)
     if s.rng.random() < 0.5:
@@ -116,6 +130,7 @@ def deleted_while_ready(s: Scene) -> Goal:
     s.ready()
     if s.rng.random() < 0.5:
         s.point = "after the act"
+        s.gather()
         s.press("delete")
         s.nap(0.4)
         s.strike()
@@ -131,6 +146,7 @@ def double_click(s: Scene) -> Goal:
     s.create()
     s.ready()
     verb = s.point = s.rng.choice(["stop", "restart"])
+    s.gather()
     s.at_once(verb, verb)
     s.nap(0.3)
     s.strike()
@@ -139,14 +155,17 @@ def double_click(s: Scene) -> Goal:
 
 def two_browsers(s: Scene) -> Goal:
     """Two people want different things at the same moment: one of them is last, and has their way."""
-    s.create()
     if s.rng.random() < 0.5:
-        s.ready()
+        s.keep_in(s.rng.choice(PHASES))
+    s.create()
+    if s.point:
+        s.phase()
     else:
-        s.phase(s.rng.choice(PHASES))
+        s.ready()
     verbs = s.rng.choice([("stop", "restart"), ("stop", "edit"), ("restart", "edit"), ("stop", "restart", "edit")])
     s.point = f"{s.point} {' + '.join(verbs)}".strip()
     first = s.rng.random() < 0.5
+    s.gather()
     if first:
         s.strike()
     s.at_once(*s.rng.sample(verbs, len(verbs)))

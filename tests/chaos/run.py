@@ -1,22 +1,30 @@
-"""Seeds become runs: one moment, one fault, and what was not true afterwards."""
+"""Seeds become runs: one moment, one fault, and what was not true afterwards.
+
+Four seeds that follow each other make a group: four deployments at four moments meet the same fault at the same time.
+"""
 
 import json
 import random
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from threading import Thread
+
+from django.db import connections
 
 from tests.chaos import invariants
 from tests.chaos.berth import Berth
-from tests.chaos.faults import Factory, all_faults
+from tests.chaos.faults import Factory, Fault, all_faults
 from tests.chaos.moments import MOMENTS
-from tests.chaos.scene import Goal, Scene
+from tests.chaos.scene import Goal, Group, Scene
 
 LIMIT_S = 10.0  # from the fault's end until all is true
 PATIENCE = 4.0  # how many times that is waited, to tell late from never
-STRIDE = 7919  # a prime: seeds that follow each other meet moments and faults in no order
+GROUP = 4
+STRIDE = 7919  # a prime: groups that follow each other meet the faults in no order
 
 
 @dataclass
@@ -60,77 +68,129 @@ def code_state() -> str:
 
 
 def chosen(seed: int, factories: list[Factory]) -> tuple[str, Factory]:
-    """Each moment meets each fault once in so many seeds as there are pairs."""
+    """Moment and fault of a seed. The seeds of one group share the fault; in time each moment meets each fault."""
     names = list(MOMENTS)
-    pair = seed * STRIDE % (len(names) * len(factories))
-    return names[pair % len(names)], factories[pair // len(names)]
+    group, place = divmod(seed, GROUP)
+    around, fault = divmod(group, len(factories))
+    return names[(around * GROUP + place) % len(names)], factories[fault * STRIDE % len(factories)]
 
 
-def play(berth: Berth, seed: int, *, only_moment: str = "", only_fault: str = "") -> Result:
-    """One run, on a Berth that is whole. What is not true is in the result; nothing is raised."""
-    rng = random.Random(seed)
+def play(berth: Berth, first: int, count: int = GROUP, **only: str) -> list[Result]:
+    """The runs of one group of seeds, on a Berth that is whole. What is not true is in the results; nothing is raised.
+
+    `only` may name one moment, and a part of the faults' names.
+    """
+    group = Group()
+    group.scenes, results = [], []
     factories = all_faults()
-    if only_fault:
-        factories = [make for make in factories if only_fault in make(berth, random.Random(0)).name]
-    moment, factory = chosen(seed, factories)
-    moment = only_moment or moment
-    scene = Scene(berth, rng, f"chaos-{seed}-{rng.randrange(10**6)}", factory(berth, rng))
-    scene.model = rng.choices(["steady", "slow", "stubborn", "forks"], [5, 2, 2, 2])[0]
-    scene.policy = rng.choice(["on_failure", "never"])
-    result = Result(seed, moment, fault=scene.fault.name, model=scene.model, scale=berth.times.scale)
+    if name := only.get("fault"):
+        factories = [make for make in factories if name in make(berth, random.Random(0)).name]
+    shared: Fault | None = None
+    for seed in range(first, first + count):
+        rng = random.Random(seed)
+        moment, factory = chosen(seed, factories)
+        if shared is None or shared.per_run:
+            shared = factory(berth, random.Random(seed))
+        scene = Scene(berth, rng, f"chaos-{seed}-{rng.randrange(10**6)}", shared, group=group)
+        scene.model = rng.choices(["steady", "slow", "stubborn", "forks"], [5, 2, 2, 2])[0]
+        scene.policy = rng.choice(["on_failure", "never"])
+        group.scenes.append(scene)
+        result = Result(seed, only.get("moment") or moment, fault=shared.name, model=scene.model)
+        result.scale = berth.times.scale
+        results.append(result)
     began = time.monotonic()
-    try:
-        _play(scene, MOMENTS[moment], result)
-    except Exception as exc:  # a run that broke off is a finding like any other
-        result.violations.append(f"{type(exc).__name__}: {exc}")
-    finally:
-        _whole(berth, result)
-    result.point, result.hit, result.took_s = scene.point, scene.hit, time.monotonic() - began
-    return result
+    _play(berth, group, results)
+    for scene, result in zip(group.scenes, results, strict=True):
+        result.point, result.hit, result.took_s = scene.point, scene.hit, time.monotonic() - began
+    return results
 
 
-def _play(scene: Scene, moment: Any, result: Result) -> None:
-    goal = moment(scene)
-    began = time.monotonic()
-    hold = scene.fault.hold()
-    time.sleep(max(0.0, hold - (time.monotonic() - began)))
-    if scene.fault.silences_agent and scene.hit and hold > scene.berth.times.lost and scene.pk:
-        result.violations += _settled(lambda: invariants.without_contact(scene), 5.0)[1]
-    scene.fault.end()
+def _play(berth: Berth, group: Group, results: list[Result]) -> None:
+    goals: dict[int, Goal] = {}
+
+    def come(scene: Scene, result: Result) -> None:
+        goals[result.seed] = MOMENTS[result.moment](scene)
+
+    _each(group, results, come)
+    _fault_ends(berth, group, results)
     ended = time.monotonic()
-    scene.finish()
-    _took, found = _settled(lambda: invariants.broken(scene, goal), LIMIT_S * PATIENCE)
-    result.settled_s = time.monotonic() - ended if not found else -1.0
-    result.violations += found
-    result.end = scene.row().state
-    if not found:
-        _clear(scene, result)
+
+    def judge(scene: Scene, result: Result) -> None:
+        if result.seed not in goals:
+            return
+        goal = goals[result.seed]
+        scene.finish()
+        found = _settled(lambda: invariants.broken(scene, goal), LIMIT_S * PATIENCE)
+        result.settled_s = time.monotonic() - ended if not found else -1.0
+        result.violations += found
+        result.end = scene.row().state
+
+    _each(group, results, judge)
+    _each(group, results, _clear)
+    _whole(berth, results)
+
+
+def _each(group: Group, results: list[Result], act: Callable[[Scene, Result], None]) -> None:
+    """One thread for each run; a run that breaks off is a finding like any other."""
+
+    def one(scene: Scene, result: Result) -> None:
+        try:
+            act(scene, result)
+        except Exception as exc:
+            result.violations.append(f"{type(exc).__name__}: {exc}")
+        finally:
+            group.gone(scene)
+            connections.close_all()
+
+    threads = [Thread(target=one, args=pair) for pair in zip(group.scenes, results, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _fault_ends(berth: Berth, group: Group, results: list[Result]) -> None:
+    faults = list({id(scene.fault): scene.fault for scene in group.scenes}.values())
+    hold = max(fault.hold() for fault in faults)
+    time.sleep(hold)
+    for scene, result in zip(group.scenes, results, strict=True):
+        if scene.fault.silences_agent and scene.hit and hold > berth.times.lost and scene.pk:
+            result.violations += _settled(partial(invariants.without_contact, scene), 5.0)
+    try:
+        for fault in faults:
+            fault.end()
+    except Exception as exc:
+        results[0].violations.append(f"the fault did not end: {type(exc).__name__}: {exc}")
+    _whole(berth, results)
 
 
 def _clear(scene: Scene, result: Result) -> None:
     """The run's deployment is deleted, which must leave nothing either."""
+    if result.violations or not scene.pk:
+        return
     if scene.row().deleted_at is None:
         scene.press("delete")
         scene.finish()
     scene.fault.kills_engine = True  # a failure that was there before is no news
-    _took, found = _settled(lambda: invariants.broken(scene, Goal("deleted", (0, 99))), LIMIT_S * PATIENCE)
+    found = _settled(lambda: invariants.broken(scene, Goal("deleted", (0, 99))), LIMIT_S * PATIENCE)
     result.violations += [f"after its deletion: {text}" for text in found]
 
 
-def _settled(check: Any, limit: float) -> tuple[float, list[str]]:
+def _settled(check: Callable[[], list[str]], limit: float) -> list[str]:
+    """What is still not true after `limit` seconds."""
     began = time.monotonic()
     while found := check():
         if time.monotonic() - began > limit:
             break
         time.sleep(0.15)
-    return time.monotonic() - began, found
+    return found
 
 
-def _whole(berth: Berth, result: Result) -> None:
+def _whole(berth: Berth, results: list[Result]) -> None:
     try:
         berth.heal()
     except Exception as exc:
-        result.violations.append(f"not whole again: {type(exc).__name__}: {exc}")
+        results[0].violations.append(f"not whole again: {type(exc).__name__}: {exc}")
 
 
 def keep(path: Path, result: Result) -> None:

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ from tests.chaos.berth import Berth, fresh
 from tests.chaos.faults import Fault
 
 CLICK_S = 3.0  # how long a person waits for an answer before they try again
+PATIENCE_S = 90.0  # how long one run waits for the others of its group
 AGAIN_S = 60.0  # how long they go on trying
 VERBS = {"stop": "deployment.stopped", "start": "deployment.started", "restart": "deployment.restarted",
          "edit": "deployment.edited", "delete": "deployment.deleted"}  # fmt: skip
@@ -57,7 +59,7 @@ class Scene:
     model: str = "steady"
     point: str = ""
     hit: bool = False
-    struck_at: float = 0.0
+    group: "Group | None" = None
     presses: dict[str, int] = field(default_factory=dict)  # how often each verb was sent
     pending: list[Callable[[], None]] = field(default_factory=list)  # acts without an answer, in their order
 
@@ -173,24 +175,100 @@ class Scene:
     def ready(self) -> None:
         self.until(lambda: self.row().state == "ready", "ready")
 
-    def phase(self, name: str, not_of: str = "") -> None:
-        """Wait until a start (not that of the run `not_of`) is in this phase."""
-        self.point = name
-        mark = MARKS[name].encode()
+    def keep_in(self, phase: str) -> None:
+        """The next start waits in this phase until the fault has begun."""
+        self.point = phase
+        self._hold.write_text(phase, encoding="ascii")
+
+    @property
+    def _hold(self) -> Path:
+        return self.berth.copies / f"hold-{self.name}"
+
+    def phase(self, not_of: str = "") -> None:
+        """Wait until a start (not that of the run `not_of`) is in the phase that it is kept in."""
+        mark = MARKS[self.point].encode()
 
         def there() -> bool:
-            job = self.job_id
-            if not job or job == not_of:
+            run = self.row().run
+            if run is None or str(run.pk) == not_of:
                 return False
-            return not mark or mark in self.berth.written(job)
+            if self.point == "asked":
+                return bool(run.probe.get("asked_at"))
+            return not mark or mark in self.berth.written(str(run.pk))
 
-        self.until(there, f"phase {name}")
-        time.sleep(self.rng.uniform(0.0, 0.1))
+        self.until(there, f"phase {self.point}")
+        self.nap(0.1)
 
     def nap(self, most: float) -> None:
         time.sleep(self.rng.uniform(0.0, most))
 
+    def gather(self) -> None:
+        """Wait for the others of the group."""
+        if self.group is not None:
+            self.group.gather(self)
+
     def strike(self) -> None:
-        """Now."""
-        self.struck_at = time.time()
-        self.hit = self.fault.begin(self.job_id if self.pk else "")
+        """Now: the last one of the group to come here lets the fault begin."""
+        if self.group is not None:
+            self.group.strike(self)
+        self._hold.unlink(missing_ok=True)
+
+    def mine(self, job_id: str) -> bool:
+        """Whether this scene answers for a job: its own, and the first of a group for those that nobody knows."""
+        from deployments.models import Run
+
+        scenes = self.group.scenes if self.group is not None else [self]
+        if self is scenes[0]:
+            others = [scene.pk for scene in scenes[1:]]
+            return not Run.objects.filter(pk=job_id, deployment__in=others).exists()
+        return Run.objects.filter(pk=job_id, deployment=self.pk).exists()
+
+
+class Group:
+    """Runs that share one fault: they wait for each other, and the last one lets it begin.
+
+    Each of them comes by `gather` at most once and by `strike` once; who has come to `strike` is waited for no more.
+    """
+
+    def __init__(self) -> None:
+        self.scenes: list[Scene] = []
+        self.changed = threading.Condition()
+        self.gathered: set[int] = set()
+        self.arrived: set[int] = set()
+        self.begun = False
+
+    def _wait(self, what: Callable[[], bool]) -> None:
+        assert self.changed.wait_for(what, timeout=PATIENCE_S), "the others of the group did not come"
+
+    def gather(self, scene: Scene) -> None:
+        with self.changed:
+            self.gathered.add(id(scene))
+            self.changed.notify_all()
+            self._wait(lambda: len(self.gathered | self.arrived) >= len(self.scenes))
+
+    def strike(self, scene: Scene) -> None:
+        with self.changed:
+            self.arrived.add(id(scene))
+            self.changed.notify_all()
+            if len(self.arrived) >= len(self.scenes):
+                self._begin()
+            self._wait(lambda: self.begun)
+
+    def gone(self, scene: Scene) -> None:
+        """One broke off: the others go on without it."""
+        with self.changed:
+            if id(scene) in self.arrived:
+                return
+            self.arrived.add(id(scene))
+            if len(self.arrived) >= len(self.scenes) and not self.begun:
+                self._begin()
+            self.changed.notify_all()
+
+    def _begin(self) -> None:
+        shared = not self.scenes[0].fault.per_run
+        for scene in self.scenes if not shared else self.scenes[:1]:
+            scene.hit = scene.fault.begin(scene.job_id)
+        for scene in self.scenes:
+            scene.hit = self.scenes[0].hit if shared else scene.hit
+        self.begun = True
+        self.changed.notify_all()

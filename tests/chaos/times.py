@@ -33,7 +33,7 @@ class Times:
 
     @property
     def probe(self) -> float:
-        return max(5.0, 120.0 * self.scale)
+        return max(20.0, 120.0 * self.scale)  # a question may be kept waiting until the fault strikes
 
     @property
     def beyond_every_lease(self) -> float:

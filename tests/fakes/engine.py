@@ -268,11 +268,11 @@ class Engine:
     def __init__(self, fake: Fake, arguments: argparse.Namespace, model: str) -> None:
         self.fake, self.arguments, self.model = fake, arguments, model
         cpu = os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
-        self.log = Log(fake.copies)
         self.device = "cpu" if cpu else "cuda"
         self.stopping = Told()
         self.pids: list[int] = []
         names = arguments.served_model_name or [model]
+        self.log = Log(fake.copies, names[0])
         self.server = EngineServer(fake, names, os.environ.get("VLLM_API_KEY", ""), self.log)
         self.memory = bytearray(0)
 
@@ -287,6 +287,8 @@ class Engine:
             if self.stopping.is_set():
                 return self.stop()
             write()
+            while self.log.held(code) and not self.stopping.wait(0.02):
+                pass
             if code == "dist":
                 self.pids = fork_children(self.fake)
             if code == "load":

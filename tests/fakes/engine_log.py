@@ -17,12 +17,21 @@ Write = Callable[[], None]
 class Log:
     """Writes as vLLM does: prefix of the process, level, time, place.
 
-    With a folder for copies each word is also kept there, in a file named after the job, for tests that compare.
+    With a folder for copies each word is also kept there, in a file named after the job, for tests that compare; and
+    a file `hold-NAME` there, which names a phase, keeps the engine that serves NAME in that phase.
     """
 
-    def __init__(self, copies: str = "") -> None:
+    def __init__(self, copies: str = "", name: str = "") -> None:
         self._lock = threading.Lock()
         self._copy = Path(copies, os.environ.get("BERTH_JOB", "none")) if copies else None
+        self._hold = Path(copies, f"hold-{name}") if copies else None
+
+    def held(self, code: str) -> bool:
+        """Whether somebody wants the engine to stay in this phase."""
+        try:
+            return self._hold is not None and self._hold.read_text(encoding="ascii") == code
+        except OSError:
+            return False
 
     def plain(self, text: str, end: str = "\n") -> None:
         with self._lock:  # or the lines of two threads could lie in another order in the copy
