@@ -35,6 +35,7 @@ class Deployment(TimeStamped, Claimable):
     next_attempt_at = models.DateTimeField(null=True)
     created_by = models.CharField(max_length=150, blank=True)
     created_by_id = models.BigIntegerField(null=True)
+    trace = models.CharField(max_length=64, blank=True, default="", db_default="")  # of the newest wish
     wanted_by = models.CharField(max_length=150, blank=True)  # who pressed start or stop last
     wanted_by_id = models.BigIntegerField(null=True)
     deleted_at = models.DateTimeField(null=True)

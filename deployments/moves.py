@@ -1,5 +1,6 @@
 """Taking an arrow: the one place where a deployment's state is written."""
 
+import logging
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,8 @@ from deployments.steps import deadline_of
 from panel import audit
 from panel.audit.models import Outcome
 from panel.core.claims import Claim
+
+log = logging.getLogger(__name__)
 
 
 def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None = None, **changes: Any) -> bool:
@@ -49,6 +52,7 @@ def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None
             _tell_the_record(row, run_id, to, reason or {})
         if to == State.READY:
             Run.objects.filter(pk=run_id, ready_at=None).update(ready_at=now)
+    log.info("deployment %s: %s → %s%s", row.name, old, to, f" ({reason['code']})" if reason else "")
     row.state, row.state_since, row.deadline_at, row.reason = to.value, now, deadline, reason or {}
     events.announce(row.pk, state=to, name=row.name)
     return True

@@ -30,7 +30,7 @@ from deployments.steps import (
     Wait,
     decide,
 )
-from panel.core import claims
+from panel.core import claims, trace
 from panel.core.claims import Claim
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,8 @@ def reconcile(pk: int) -> None:
                 row = None
                 continue
             try:
-                row = row if do(claim, row, step) else None
+                with trace.bound(row.trace):  # of the click that wanted it, whoever nudged
+                    row = row if do(claim, row, step) else None
             except acts.LeaseLost:
                 log.info("another worker has deployment %s now", pk)
                 return

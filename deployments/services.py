@@ -16,7 +16,7 @@ from deployments.spec import NAME, DeploymentSpec, diff
 from deployments.states import Desired
 from models_catalog.models import Artifact
 from panel import audit
-from panel.core import validation
+from panel.core import trace, validation
 from panel.core.errors import Conflict, Invalid
 from panel.core.mask import mask
 
@@ -91,6 +91,7 @@ def create(*, name: str, spec: DeploymentSpec, actor: Any, start: bool = True) -
                 desired=Desired.RUNNING if start else Desired.STOPPED,
                 created_by=who["wanted_by"],
                 created_by_id=who["wanted_by_id"],
+                trace=trace.current(),
                 **who,
             )
     except IntegrityError as exc:
@@ -131,7 +132,8 @@ def edit(deployment: Deployment, *, spec: DeploymentSpec, actor: Any, base_numbe
         return current
     row.revision = _revise(row, spec, actor)
     row.detail_asked = 0  # it was asked for the settings before
-    row.save(update_fields=["revision", "detail_asked", "updated_at"])
+    row.trace = trace.current()
+    row.save(update_fields=["revision", "detail_asked", "trace", "updated_at"])
     audit.record(
         "deployment.edited",
         row,
@@ -222,7 +224,8 @@ def _want(row: Deployment, desired: Desired, verb: str, actor: Any, *, ask: bool
     row.desired = desired.value
     for name, value in _who(actor).items():
         setattr(row, name, value)
-    fields = ["desired", "wanted_by", "wanted_by_id", "updated_at"]
+    row.trace = trace.current()
+    fields = ["desired", "wanted_by", "wanted_by_id", "trace", "updated_at"]
     if ask:
         row.restart_asked = F("restart_asked") + 1
         fields.append("restart_asked")

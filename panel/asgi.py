@@ -8,8 +8,9 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "panel.settings")
 from django.core.asgi import get_asgi_application
 
 from panel.core.bodies import Bounded
+from panel.core.trace import Traced
 
-django = Bounded(get_asgi_application())
+django = Traced(Bounded(get_asgi_application()))
 
 from deployments.gateway.source import Source  # noqa: E402  (needs the apps)
 from panel.core.health import healthz  # noqa: E402

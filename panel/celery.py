@@ -1,16 +1,51 @@
 """The Celery app. Tasks live in each room's tasks.py and take ids only; the worker also carries the ticker."""
 
+import logging
 import os
 from typing import Any
 
 from celery import Celery
-from celery.signals import worker_ready, worker_shutting_down
+from celery.signals import (
+    before_task_publish,
+    setup_logging,
+    task_postrun,
+    task_prerun,
+    worker_ready,
+    worker_shutting_down,
+)
+
+from panel.core import trace
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "panel.settings")
 
 app = Celery("berth")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+@setup_logging.connect
+def _logs_as_everywhere(**_: Any) -> None:
+    """Django has set them up by the settings; Celery would put its own level and form over them."""
+    logging.captureWarnings(True)
+
+
+# --- the id of what is going on travels with the task ----------------------------------------------------------------
+@before_task_publish.connect
+def _take_along(headers: dict[str, Any], **_: Any) -> None:
+    headers["trace"] = trace.current()
+
+
+@task_prerun.connect
+def _take_up(task: Any, **_: Any) -> None:
+    """Each task has a thread for itself until it ends."""
+    if not task.request.is_eager:
+        trace.take_up(str(getattr(task.request, "trace", "") or ""))
+
+
+@task_postrun.connect
+def _lay_down(task: Any, **_: Any) -> None:
+    if not task.request.is_eager:
+        trace.take_up("")
 
 
 @worker_ready.connect

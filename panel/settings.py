@@ -6,7 +6,7 @@ docs/settings.md lists them; a test compares that page with this file.
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from panel.core import env, network
+from panel.core import env, loglines, network
 from panel.core.secret_key import data_secret
 from panel.core.services_urls import database_settings, redis_urls
 
@@ -191,13 +191,6 @@ BERTH_NIGHTLY_INDEX_URL = env.url("BERTH_NIGHTLY_INDEX_URL")
 BERTH_WHEEL_FOLDER = env.absolute("BERTH_WHEEL_FOLDER")
 BERTH_INSTALL_LIMIT_S = env.number("BERTH_INSTALL_LIMIT_S", 7200.0, low=1)
 
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {
-        "line": {"()": "panel.core.loglines.Line", "format": "%(asctime)s %(levelname)s %(name)s %(message)s"}
-    },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["stderr"], "level": env.text("BERTH_LOG_LEVEL", "INFO")},
-    "loggers": {"httpx": {"level": "WARNING"}, "celery": {"level": "WARNING"}},
-}
+LOGGING = loglines.as_settings(
+    env.choice("BERTH_LOG_FORMAT", "plain", loglines.FORMS), env.text("BERTH_LOG_LEVEL", "INFO")
+)

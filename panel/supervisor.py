@@ -147,8 +147,8 @@ def programs(settings: Any, data: Path) -> list[Part]:
     home, bind, python = settings.BASE_DIR, settings.BERTH_BIND_HOST, [sys.executable, "-m"]
 
     def worker(queue: str, threads: int) -> Part:
-        argv = [*python, "celery", "-A", "panel.celery", "worker", "-P", "threads", "-c", str(threads), "-Q", queue]
-        argv += ["-n", f"{queue}@%h", "-l", "WARNING", "--without-gossip", "--without-mingle", "--without-heartbeat"]
+        argv = [*python, "celery", "-A", "panel.celery", "--quiet", "worker", "-P", "threads", "-c", str(threads)]
+        argv += ["-Q", queue, "-n", f"{queue}@%h", "--without-gossip", "--without-mingle", "--without-heartbeat"]
         return Part(f"worker-{queue}", argv, data=data, home=home, quits=True)
 
     # A question to a slow engine holds a thread for minutes: it has a process of its own, so that no queue can starve.

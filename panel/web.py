@@ -43,6 +43,7 @@ def config(app: Any = "panel.asgi:application") -> uvicorn.Config:
         lifespan="on",  # a start that fails must fail, not go on without the door
         ws="none",
         access_log=False,
+        log_config=None,  # its lines go the way of all others
         server_header=False,
         backlog=BACKLOG,
         timeout_graceful_shutdown=GRACE_S,

@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import logging
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
@@ -11,6 +12,8 @@ from django.utils import timezone
 
 from panel.audit.bounds import bounded, line
 from panel.audit.models import Event, Outcome, minute_of
+
+log = logging.getLogger(__name__)
 
 # At most so many rows of refusals in one minute; what comes on top shares one row, so that no crowd of addresses
 # can fill the disk.
@@ -68,6 +71,7 @@ def record(
     if outcome == Outcome.DENIED:
         return _count_refusal(event, timezone.now())
     event.save()
+    log.info("%s %s by %s: %s", event.verb, event.target or event.target_id, event.actor, event.outcome)
     return event
 
 

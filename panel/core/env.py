@@ -79,6 +79,17 @@ def boolean(name: str, default: bool) -> bool:
     return _parse(name, default, parse, "1 or 0")
 
 
+def choice(name: str, default: str, options: tuple[str, ...]) -> str:
+    """One of a few words."""
+
+    def parse(value: str) -> str:
+        if value not in options:
+            raise ValueError(value)
+        return value
+
+    return _parse(name, default, parse, f"one of {', '.join(options)}")
+
+
 def words(name: str, default: list[str] | None = None) -> list[str]:
     """A comma-separated list; spaces around items are dropped."""
     value = raw(name)

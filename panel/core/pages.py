@@ -1,7 +1,6 @@
 """What all views share: a page or one of its named partials, refusals, forms that come back, slices of long lists."""
 
 import logging
-import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -18,6 +17,7 @@ from django.utils.translation import check_for_language
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
+from panel.core import trace
 from panel.core.errors import Denied, Invalid, NotFound, PanelError
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def refuse(request: HttpRequest, error: PanelError) -> HttpResponse:
     """A PanelError as JSON, as a note in the open page (htmx), or as a page."""
     if wants_json(request):
         return JsonResponse(error.as_dict(), status=error.status)
-    context = {"refusal": error}
+    context = {"refusal": error, "incident": trace.current()}
     if is_htmx(request):
         response = render(request, "ui/refusal.html", context, status=error.status)
         response.headers["HX-Retarget"], response.headers["HX-Reswap"] = "#notice", "innerHTML show:window:top"
@@ -139,7 +139,7 @@ def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
 
 def server_error(request: HttpRequest) -> HttpResponse:
     """Django's handler500: asks nothing of database or session, and gives a number to find the line in the log."""
-    number = secrets.token_hex(4)
+    number = trace.current() or trace.new()
     log.error("incident %s at %s %s", number, request.method, request.path)
     text = _("Something went wrong inside the panel.")
     error = PanelError("panel.error", text, _("Running engines are not touched. Try again in a moment."), status=500)

@@ -1,13 +1,13 @@
 """Rules for migrations: first expand, then contract, so that a panel of yesterday works on the database of today.
 
-While web and worker processes are started anew one after another, and for whoever has to go back, the code of the release
-before runs on the new schema. So a migration may add; what takes away, renames, narrows, or locks a big table for long
-needs a reason, in the migration itself:
+While web and worker processes are started anew one after another, and for whoever has to go back, the code of the
+release before runs on the new schema. So a migration may add; what takes away, renames, narrows, or locks a big table
+for long needs a reason, in the migration itself:
 
     class Migration(migrations.Migration):
         berth_allows = {"RemoveField deployment.old_name": "not read since 0.3, see the changelog"}
 
-The name is that which the refusal says. `make check` looks at every migration (tests/operations/test_migration_rules.py).
+The name is that which the refusal says. `make check` looks at every migration.
 Works on the operations alone and asks no database.
 """
 
