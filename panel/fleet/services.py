@@ -127,11 +127,17 @@ def work_of(host: Host) -> wire.Work:
             "id": str(job.pk),
             "desired": job.desired,
             "grace_s": job.grace_s,
+            "begun": _begun(job),
             "task": {**job.order, **({"secret_env": json.loads(unseal(job.secrets))} if job.secrets else {})},
         }
-        for job in host.jobs.filter(open=True).order_by("created_at")
+        for job in host.jobs.filter(open=True).select_related("log").defer("log__tail").order_by("created_at")
     ]
     return wire.Work.model_validate({"rev": host.work_rev, "jobs": jobs, "door": doors.order_for(host)})
+
+
+def _begun(job: Job) -> bool:
+    """Whether an engine's process was seen here. A scan or an install may well be done anew."""
+    return job.kind == "engine" and (job.state in ("ended", "refused") or bool(job.status.get("pid") or job.log.size))
 
 
 # --- reservations ---------------------------------------------------------------------------------------------------

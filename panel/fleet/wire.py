@@ -119,11 +119,16 @@ Task = Annotated[AnyTask, Field(discriminator="kind")]
 
 
 class JobOrder(Message):
-    """One job that should be on the host. A `stop` stays listed until the panel has seen its end."""
+    """One job that should be on the host. A `stop` stays listed until the panel has seen its end.
+
+    `begun`: the panel has seen its process. A host that knows nothing of it has a disk of an earlier day; it says so
+    (ended, host_restarted) and starts nothing, since a run is one process for ever.
+    """
 
     id: str
     desired: Literal["run", "stop"] = "run"
     grace_s: float = 30.0  # between TERM and KILL
+    begun: bool = False
     task: Task
 
 

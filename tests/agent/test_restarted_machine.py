@@ -13,6 +13,7 @@ import pytest
 
 from panel.fleet import wire
 from panel.fleet.agent import procs
+from panel.fleet.agent.orders import Order
 from tests.agent.conftest import Host, Table, marked
 from tests.waiting import until
 
@@ -132,6 +133,23 @@ def test_what_had_not_begun_is_started_by_the_next_work(host: Host) -> None:
         assert len(until(lambda: marked(job_id))) == 1
     finally:
         again.die()
+
+
+def test_what_the_panel_saw_running_is_not_started_again_by_a_disk_that_never_heard_of_it(host: Host) -> None:
+    """A snapshot of an earlier day was put back: the panel has the run's log and end of life, this disk has nothing."""
+    table, job_id = host.table(), str(uuid.uuid4())
+    task = host.task(host.engine(SLEEP))
+    try:
+        assert table.jobs.converge(7, [Order(job_id, "run", 5.0, "engine", task=task, begun=True)])
+        status = table.status(job_id)
+        assert status is not None and (status.state, status.refusal) == ("ended", wire.Refusal(code="host_restarted"))
+        assert not marked(job_id)
+        assert table.jobs.converge(8, [Order(job_id, "stop", 5.0, "engine", task=task, begun=True)])
+        assert table.status(job_id).state == "ended"
+        table.jobs.forget([job_id])
+        assert table.status(job_id) is None
+    finally:
+        table.die()
 
 
 def test_a_torn_record_of_something_that_ran_is_an_end_not_a_new_start(host: Host) -> None:

@@ -99,15 +99,23 @@ class Jobs:
             self._ghost(order, Refusal(code="tombstone"))
         elif order.refusal is not None or order.task is None:
             self._ghost(order, order.refusal or Refusal(code="order_unreadable"))
+        elif order.begun:
+            log.warning("job %s ran here once, but this disk knows nothing of it; it is not started again", order.id)
+            self._ghost(order, Refusal(code="host_restarted"), state="ended")
         elif len(self.living()) >= self.registry.config.max_jobs:
             self._ghost(order, Refusal(code="too_many_jobs", params={"limit": self.registry.config.max_jobs}))
         else:
             self._start(order)
 
-    def _ghost(self, order: Order, refusal: Refusal | None) -> None:
-        state, stop = ("refused", False) if refusal else ("ended", True)
+    def _ghost(self, order: Order, refusal: Refusal | None, state: str = "refused") -> None:
         self.ghosts[order.id] = JobStatus.model_validate(
-            {"id": order.id, "kind": order.kind, "state": state, "stop_asked": stop, "refusal": refusal}
+            {
+                "id": order.id,
+                "kind": order.kind,
+                "state": state if refusal else "ended",
+                "stop_asked": refusal is None,
+                "refusal": refusal,
+            }
         )
 
     def _start(self, order: Order) -> None:

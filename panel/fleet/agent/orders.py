@@ -35,6 +35,7 @@ class Order:
     kind: str
     task: AnyTask | None = None
     refusal: Refusal | None = None
+    begun: bool = False
 
 
 def parse(raw: bytes) -> tuple[int, list[Order]]:
@@ -74,4 +75,5 @@ def _order(job_id: str, item: dict[str, Any]) -> Order:
         # A stop must work whatever the rest looks like.
         return Order(job_id, "stop" if desired == "stop" else "run", 30.0, kind, refusal=refusal)
     grace = order.grace_s if math.isfinite(order.grace_s) else 30.0
-    return Order(job_id, order.desired, min(MAX_GRACE_S, max(0.0, grace)), order.task.kind, task=order.task)
+    grace = min(MAX_GRACE_S, max(0.0, grace))
+    return Order(job_id, order.desired, grace, order.task.kind, task=order.task, begun=order.begun)

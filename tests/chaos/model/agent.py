@@ -80,6 +80,7 @@ class Agent:
     tombstones: set[str] = field(default_factory=set)
     sent: list[Sent] = field(default_factory=list)
     ran: dict[str, int] = field(default_factory=dict)  # how often each id was started, ever
+    told: set[str] = field(default_factory=set)  # ids whose process the panel was told of
     pids: int = 1000
     reports: int = 0
 
@@ -147,6 +148,7 @@ class Agent:
         body = json.dumps(self._report()).encode()
         self.sent.append(Sent("report", body, self.instance))
         answer = self.call("POST", "report", body)
+        self.told |= {process.id for process in self.jobs.values() if process.pid}
         if answer.status_code == 200 and not reply_lost and forgets:
             for job_id in json.loads(answer.content)["forget"]:
                 process = self.jobs.get(job_id)
@@ -183,6 +185,7 @@ class Agent:
                 continue
             answer = self.call("POST", f"jobs/{process.id}/log?offset=0", process.log)
             assert answer.status_code in (200, 404), answer.content
+            self.told.add(process.id)
 
     def deliver(self, old: Sent) -> int:
         """Something that was sent before, once more."""
@@ -230,6 +233,8 @@ class Agent:
         """
         for process in list(self.jobs.values()):
             if draw.random() < 0.5:
+                if process.id not in self.told:  # nobody ever saw it: it may be started as if it had not been
+                    self.ran.pop(process.id, None)
                 del self.jobs[process.id]
                 self.tombstones.discard(process.id)
             elif process.alive:
