@@ -15,6 +15,7 @@ from deployments.models import Run
 from deployments.states import State
 from deployments.wording import BADGES, STEP_NAMES, STEPS_NOW, person, words
 from panel.core.numbers import duration, gib, ngroup
+from panel.fleet import samples
 from panel.fleet.wording import ENGINES
 
 LOG_TAIL = 64 << 10  # bytes of a ready engine's log that its page begins with
@@ -71,6 +72,7 @@ def process(run: Run) -> dict[str, Any] | None:
     """What was last measured of the run's processes on the host."""
     if run.job is None or not run.job.status or run.ended_at is not None:
         return None
+    samples.freshen(run.job)
     status = run.job.status
     facts: list[tuple[str, str]] = []
     if status.get("gpu_used_mib") is not None:

@@ -1,4 +1,4 @@
-"""The web process: /healthz and the door (/v1) answer by themselves; Django has the pages and the agents' line."""
+"""The web process: /healthz, the door (/v1) and the agents' line answer by themselves; Django has the pages."""
 
 import os
 from typing import Any
@@ -16,10 +16,13 @@ from deployments.gateway.source import Source  # noqa: E402  (needs the apps)
 from panel.core.health import healthz  # noqa: E402
 from panel.core.sse import hub  # noqa: E402
 from panel.fleet.door import Door  # noqa: E402
+from panel.fleet.line import PREFIX, Line  # noqa: E402
 
 source = Source()
 door = Door(source)
 source.used = door.used
+line = Line()
+agents = Bounded(line)
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -32,6 +35,8 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
         await door(scope, receive, send)
     elif path == "/healthz":
         await healthz(scope, receive, send)
+    elif path.startswith(PREFIX):
+        await agents(scope, receive, send)
     else:
         await django(scope, receive, send)
 
@@ -45,6 +50,7 @@ async def _lifespan(receive: Any, send: Any) -> None:
         else:
             await source.stop()
             door.close()
+            line.close()
             await hub.aclose()
             await send({"type": "lifespan.shutdown.complete"})
             return

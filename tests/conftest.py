@@ -27,6 +27,7 @@ def servers() -> Iterator[Servers]:
     from panel.core.services_urls import redis_urls
 
     running = Servers.start()
+    with_memory(running.redis_url)
     settings.DATABASES["default"].update(running.database_settings())
     settings.REDIS_URL, settings.CELERY_BROKER_URL = redis_urls(running.redis_url, settings.BERTH_DATA)
     app.conf.broker_url = settings.CELERY_BROKER_URL
@@ -34,6 +35,14 @@ def servers() -> Iterator[Servers]:
         yield running
     finally:
         running.stop()
+
+
+def with_memory(redis_url: str) -> None:
+    """As if the broker had run for long: in one that has just begun, no host's silence counts yet."""
+    import redis
+
+    with redis.Redis.from_url(redis_url) as client:
+        client.set("berth:fleet:since", 0)
 
 
 @pytest.fixture(scope="session")
@@ -94,6 +103,7 @@ def broker(servers: Servers) -> Iterator[Any]:
 
     client = redis.Redis.from_url(servers.redis_url)
     client.flushall()
+    with_memory(servers.redis_url)
     yield client
     client.close()
 

@@ -17,7 +17,7 @@ from deployments.models import Deployment, Run
 from deployments.states import State
 from panel.accounts.models import ApiToken
 from panel.core.crypto import CannotUnseal, unseal
-from panel.fleet import doors
+from panel.fleet import doors, samples
 from panel.fleet.door import Route, Snapshot, Token, Via
 from panel.fleet.door.access import sign_internal
 from panel.fleet.models import Host
@@ -34,6 +34,7 @@ def build() -> Snapshot:
     """The newest truth. Raises django.db.Error when the database is away."""
     now = timezone.now()
     rows = list(_deployments())
+    _heard(rows)
     usual = _usual_starts(rows)
     routes = {row.name: _route(row, usual) for row in rows}
     return Snapshot(tokens=_tokens(now), routes=routes, internal_key=_internal_key(settings.SECRET_KEY))
@@ -103,6 +104,19 @@ def _deployments() -> Iterable[Deployment]:
     )
 
 
+def _heard(rows: list[Deployment]) -> None:
+    """Of hosts that are reached by their own door: whether they are silent, and when they called last."""
+    far = {row.run.host_id: row.run.host for row in rows if row.run is not None and row.run.host is not None}
+    hosts = [host for host in far.values() if not host.is_local]
+    if not hosts:
+        return
+    late, heard = samples.overdue(hosts, settings.BERTH_HOST_LOST_S), samples.called(hosts)
+    for row in rows:
+        if row.run is not None and row.run.host is not None and row.run.host_id in heard:
+            host = row.run.host
+            host.last_seen_at, host.late = heard[host.pk], host.pk in late
+
+
 def _route(row: Deployment, usual: dict[tuple[Any, ...], float]) -> Route:
     run = row.run
     facts: dict[str, Any] = {
@@ -151,7 +165,6 @@ def _through(host: Host, where: dict[str, Any], job_id: str) -> dict[str, Any]:
     if not key:
         return {"reason": "door.key_pending", "params": {"host": host.name}}
     heard = host.last_seen_at
-    late = heard is None or (timezone.now() - heard).total_seconds() > settings.BERTH_HOST_LOST_S
     via = Via(
         host=host.name,
         address=door["address"],
@@ -160,7 +173,7 @@ def _through(host: Host, where: dict[str, Any], job_id: str) -> dict[str, Any]:
         key=key,
         job_id=job_id,
         heard_at=heard.timestamp() if heard else None,
-        silent=late or host.lost_at is not None,
+        silent=heard is None or getattr(host, "late", False) or host.lost_at is not None,
     )
     return {**where, "via": via}
 

@@ -114,8 +114,9 @@ def _channel(topic: str) -> str:
 class Subscription:
     """What one reader has not read yet; bounded, the oldest goes first. Of the topic `urgent` none is ever lost."""
 
-    def __init__(self, topics: frozenset[str], urgent: str = "") -> None:
-        self.topics, self.urgent = topics, urgent
+    def __init__(self, topics: frozenset[str], urgent: str = "", breaks: bool = False) -> None:
+        self.topics, self.urgent, self.breaks = topics, urgent, breaks
+        self.sure = False  # whether what is published reaches this reader now
         self._urgent: Event | None = None
         self._events: deque[Event] = deque()
         self._bytes = 0
@@ -184,6 +185,7 @@ class _Line:
         self.loop = asyncio.get_running_loop()
         self._on_idle = on_idle
         self.readers: set[Subscription] = set()
+        self._by_topic: dict[str, set[Subscription]] = {}
         self._channels: dict[str, asyncio.Event] = {}  # set once the broker has confirmed
         self._lock = asyncio.Lock()
         self._pubsub: redis.asyncio.client.PubSub | None = None
@@ -209,8 +211,19 @@ class _Line:
                 for channel in channels:
                     await self._channels[channel].wait()
 
-    def rest(self) -> None:
+    def add(self, reader: Subscription) -> None:
+        self.readers.add(reader)
+        for topic in reader.topics:
+            self._by_topic.setdefault(topic, set()).add(reader)
+
+    def drop(self, reader: Subscription) -> None:
         """A reader left; without readers the connection closes after a while."""
+        self.readers.discard(reader)
+        for topic in reader.topics:
+            here = self._by_topic[topic]
+            here.discard(reader)
+            if not here:
+                del self._by_topic[topic]
         if not self.readers and self._linger is None:
             self._linger = self.loop.call_later(LINGER_S, self._on_idle)
 
@@ -244,6 +257,10 @@ class _Line:
             self._pubsub = None
             for confirmed in self._channels.values():
                 confirmed.clear()
+            for reader in self.readers:
+                reader.sure = False
+                if reader.breaks:
+                    reader.missed()
             await client.aclose()
 
     def _take(self, message: dict[str, Any]) -> None:
@@ -253,14 +270,19 @@ class _Line:
                 for reader in self.readers:
                     reader.missed()
             confirmed.set()
+            for reader in self.readers:
+                reader.sure = self.has({_channel(topic) for topic in reader.topics})
             return
         if message["type"] != "message":
             return
         body = json.loads(message["data"])
         event = Event(body["topic"], body["event"], json.dumps(body["data"], ensure_ascii=False))
-        for reader in self.readers:
-            if event.topic in reader.topics:
-                reader.put(event)
+        for reader in self._by_topic.get(event.topic, ()):
+            reader.put(event)
+
+    def has(self, channels: Iterable[str]) -> bool:
+        """Whether the broker has confirmed all of these."""
+        return all(self._channels[channel].is_set() for channel in channels)
 
     def cancel(self) -> None:
         if self._linger:
@@ -282,8 +304,13 @@ class Hub:
         self._watched: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
     @contextlib.asynccontextmanager
-    async def subscribe(self, topics: Iterable[str], urgent: str = "") -> AsyncIterator[Subscription]:
-        """Read events of these topics; whatever is published after this returned is seen."""
+    async def subscribe(
+        self, topics: Iterable[str], urgent: str = "", *, breaks: bool = False
+    ) -> AsyncIterator[Subscription]:
+        """Read events of these topics; whatever is published after this returned is seen, while the reader is `sure`.
+
+        `breaks`: it wakes when it is not any more.
+        """
         loop = asyncio.get_running_loop()
         line = self._lines.get(loop)
         if line is None:
@@ -291,14 +318,14 @@ class Hub:
         if loop not in self._watched:
             self._watched.add(loop)
             _when_server_stops(loop, self.stop)
-        reader = Subscription(frozenset(topics), urgent)
-        line.readers.add(reader)
+        reader = Subscription(frozenset(topics), urgent, breaks)
+        line.add(reader)
         try:
-            await line.want({_channel(topic) for topic in reader.topics})
+            await line.want(channels := {_channel(topic) for topic in reader.topics})
+            reader.sure = line.has(channels)
             yield reader
         finally:
-            line.readers.discard(reader)
-            line.rest()
+            line.drop(reader)
 
     def _idle(self, loop: asyncio.AbstractEventLoop) -> None:
         line = self._lines.get(loop)

@@ -35,6 +35,7 @@ MAX_NUMBER = 1 << 62  # of a revision or an offset: what the database's columns 
 _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 M = TypeVar("M", bound=wire.Message)
+T = TypeVar("T")
 
 
 class NotYours(PanelError):
@@ -118,7 +119,12 @@ def link_view(method: str) -> Callable[[View], Any]:
     return wrap
 
 
-@sync_to_async
+def _in_thread(request: HttpRequest, work: Callable[[], T]) -> Awaitable[T]:
+    """Where this call's work with the database is done: in the line's own threads, or in Django's."""
+    own = getattr(request, "in_thread", None)
+    return own(work) if own is not None else sync_to_async(work)()
+
+
 def _work_newer_than(request: HttpRequest, rev: int) -> tuple[int, wire.Work | None]:
     """(host id, work when newer than `rev`). Gives the database connection back before it returns."""
     try:
@@ -132,6 +138,15 @@ def _work_newer_than(request: HttpRequest, rev: int) -> tuple[int, wire.Work | N
             connection.close()  # back to the pool: a poll may wait for long
 
 
+def _still_at(host_id: int, rev: int) -> bool:
+    """Whether the host's work is still the one of `rev`; the cheap look of a poll that waits."""
+    try:
+        return Host.objects.filter(pk=host_id, work_rev=rev).exists()
+    finally:
+        if not connection.in_atomic_block:
+            connection.close()
+
+
 @link_view("GET")
 async def work(request: HttpRequest) -> HttpResponse:
     """The host's whole work as soon as it is newer than `rev`, else 204 after `wait` seconds (at most 25)."""
@@ -142,16 +157,19 @@ async def work(request: HttpRequest) -> HttpResponse:
             raise ValueError(rev)
     except ValueError as exc:
         raise PanelError("link.query", "rev and wait are numbers.", status=422) from exc
-    host_id, found = await _work_newer_than(request, rev)
+    whole = functools.partial(_work_newer_than, request, rev)
+    host_id, found = await _in_thread(request, whole)
     loop = asyncio.get_running_loop()
     end = loop.time() + wait
     if found is None and wait:
-        async with sse.hub.subscribe([live.work_topic(host_id)]) as news:
-            # Read once more after subscribing, so that a change in between is not slept through.
-            _id, found = await _work_newer_than(request, rev)
-            while found is None and (left := end - loop.time()) > 0:
-                await news.wait(min(left, settings.BERTH_TICK_S * 5))
-                _id, found = await _work_newer_than(request, rev)
+        async with sse.hub.subscribe([live.work_topic(host_id)], breaks=True) as news:
+            while found is None:
+                # Looked at once more after subscribing, so that a change in between is not slept through.
+                if not await _in_thread(request, functools.partial(_still_at, host_id, rev)):
+                    _id, found = await _in_thread(request, whole)
+                if found is not None or (left := end - loop.time()) <= 0:
+                    break
+                await news.wait(left if news.sure else min(left, settings.BERTH_TICK_S * 5))
     return _json(found) if found is not None else HttpResponse(status=204)
 
 
@@ -161,7 +179,7 @@ async def report(request: HttpRequest) -> HttpResponse:
         host = _host(request)
         return reports.take_report(host, _message(wire.Report, request))
 
-    return _json(await sync_to_async(take)())
+    return _json(await _in_thread(request, take))
 
 
 @link_view("POST")
@@ -173,7 +191,7 @@ async def job_log(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
             raise PanelError("link.log", "The offset of this part is not possible.", status=422)
         return reports.take_log(host, job_id, offset, _body(request, wire.MAX_LOG_CHUNK), skipped)
 
-    return await _of_a_job(take)
+    return await _of_a_job(request, take)
 
 
 @link_view("POST")
@@ -182,12 +200,12 @@ async def job_result(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
         host = _host(request)
         reports.take_result(host, job_id, _message(wire.JobResult, request))
 
-    return await _of_a_job(take)
+    return await _of_a_job(request, take)
 
 
-async def _of_a_job(take: Callable[[], wire.Message | None]) -> HttpResponse:
+async def _of_a_job(request: HttpRequest, take: Callable[[], wire.Message | None]) -> HttpResponse:
     try:
-        answer = await sync_to_async(take)()
+        answer = await _in_thread(request, take)
     except Job.DoesNotExist as exc:
         raise NotFound from exc
     except ValueError as exc:
@@ -203,13 +221,13 @@ async def join(request: HttpRequest) -> HttpResponse:
         seats.check_wire(request)
         return joining.join(_message(wire.JoinRequest, request), address_of(request))
 
-    return _json(await sync_to_async(take)())
+    return _json(await _in_thread(request, take))
 
 
 @link_view("GET")
 async def hello(request: HttpRequest) -> HttpResponse:
     """Whether this host's token is taken."""
-    await sync_to_async(_known)(request)
+    await _in_thread(request, functools.partial(_known, request))
     return HttpResponse(status=204)
 
 
@@ -225,15 +243,19 @@ async def leave(request: HttpRequest) -> HttpResponse:
         else:
             seats.free(host, request.headers.get(wire.INSTANCE_HEADER, ""))
 
-    await sync_to_async(take)()
+    await _in_thread(request, take)
     return HttpResponse(status=204)
 
 
 @link_view("GET")
 async def script(request: HttpRequest) -> HttpResponse:
     """The panel's script by the line that the agent trusts, whichever wire it speaks: it is how it gets another one."""
-    await sync_to_async(_known)(request)
-    return HttpResponse(await sync_to_async(agent_bundle.script)(), content_type="text/x-shellscript; charset=utf-8")
+
+    def take() -> str:
+        _known(request)
+        return agent_bundle.script()
+
+    return HttpResponse(await _in_thread(request, take), content_type="text/x-shellscript; charset=utf-8")
 
 
 urlpatterns = [

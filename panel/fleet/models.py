@@ -28,7 +28,8 @@ class Host(TimeStamped):
     token_hash = models.CharField(max_length=64, unique=True)  # SHA-256 hex of the host token
     work_rev = models.BigIntegerField(default=1)
     agent_version = models.CharField(max_length=32, blank=True)
-    last_seen_at = models.DateTimeField(null=True)
+    last_seen_at = models.DateTimeField(null=True)  # coarse while it calls: samples.py knows when it called last
+    told = models.CharField(max_length=64, blank=True, default="", db_default="")  # see heartbeat.py
     lost_at = models.DateTimeField(null=True)  # set when the agent was silent too long, cleared by its next report
     agent_instance = models.CharField(max_length=80, blank=True)  # the agent that has the host's line, see seats.py
     clock_skew_s = models.FloatField(default=0.0)  # the host's clock minus ours; positive: it is ahead

@@ -3,15 +3,14 @@
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
 from django.db.models import F, Max, Prefetch, Q, QuerySet, Sum
-from django.utils import timezone
 
 from panel.core.errors import NotFound
-from panel.fleet import labels
+from panel.fleet import labels, samples
 from panel.fleet.labels import Label
 from panel.fleet.models import Gpu, Host, Job, Runtime
 
@@ -132,8 +131,10 @@ def _engines() -> QuerySet[Runtime]:
 def views(found: Iterable[Host]) -> list[HostRow]:
     """What pages and the API show of hosts."""
     rows = list(found)
+    samples.onto(rows)
+    late = samples.overdue(rows, 2 * settings.BERTH_HOST_LOST_S)  # the ticker has not said so yet: it may be away
     names = labels.of(_job_ids(rows))
-    return [_view(row, names) for row in rows]
+    return [_view(row, names, silent=row.lost_at is not None or row.pk in late) for row in rows]
 
 
 def memory() -> Memory | None:
@@ -166,7 +167,7 @@ def _uuid(text: object) -> uuid.UUID | None:
         return None
 
 
-def _view(row: Host, names: dict[uuid.UUID, Label]) -> HostRow:
+def _view(row: Host, names: dict[uuid.UUID, Label], *, silent: bool) -> HostRow:
     open_jobs = list(row.jobs.all())
     running = [job for job in open_jobs if job.kind == "engine" and job.state not in ("ended", "refused")]
     return HostRow(
@@ -175,7 +176,7 @@ def _view(row: Host, names: dict[uuid.UUID, Label]) -> HostRow:
         runtimes=list(row.runtimes.all()),
         searching=any(job.kind == "runtimes" and job.state not in ("ended", "refused") for job in open_jobs),
         runs=[_running(job, names) for job in running],
-        silent=row.last_seen_at is None or row.lost_at is not None or _overdue(row),
+        silent=silent or row.last_seen_at is None,
     )
 
 
@@ -191,15 +192,11 @@ def _running(job: Job, names: dict[uuid.UUID, Label]) -> Running:
     )
 
 
-def _overdue(row: Host) -> bool:
-    """Silent for too long, though the ticker has not said so yet (the worker may be away)."""
-    return (timezone.now() - row.last_seen_at).total_seconds() > 2 * settings.BERTH_HOST_LOST_S
-
-
 def silent() -> Q:
     """The hosts whose view is `silent`, as a condition."""
-    limit = timezone.now() - timedelta(seconds=2 * settings.BERTH_HOST_LOST_S)
-    return Q(last_seen_at=None) | Q(lost_at__isnull=False) | Q(last_seen_at__lt=limit)
+    calling = Host.objects.filter(lost_at=None).exclude(last_seen_at=None).only("pk", "last_seen_at")
+    late = samples.overdue(calling, 2 * settings.BERTH_HOST_LOST_S)
+    return Q(last_seen_at=None) | Q(lost_at__isnull=False) | Q(pk__in=late)
 
 
 def _gpu(gpu: Gpu, names: dict[uuid.UUID, Label]) -> GpuRow:

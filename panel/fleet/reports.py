@@ -1,13 +1,14 @@
 """What the agents say becomes rows: facts, GPUs, job states, results, logs."""
 
 import uuid
+from functools import partial
 from typing import Any
 
 from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from panel.fleet import doors, hostclock, live, logstore, services, signals, wire
+from panel.fleet import doors, heartbeat, hostclock, live, logstore, samples, services, signals, wire
 from panel.fleet.models import Gpu, Host, Job, JobLog
 from panel.fleet.runtimes import outcomes as runtime_outcomes
 
@@ -16,9 +17,26 @@ PROVISION = ("install", "remove")  # kinds of jobs that change which engines a h
 
 
 def take_report(host: Host, report: wire.Report) -> wire.ReportReply:
-    """Store a report. A job that is over never comes back to life by a late or repeated report."""
+    """Take a report: figures alone go to the broker's memory, whatever is new becomes rows.
+
+    A job that is over never comes back to life by a late or repeated report.
+    """
     now = timezone.now()
     skew = hostclock.skew(report, now)
+    try:
+        before = samples.read(host.pk)
+        if heartbeat.quiet(host, report, before, skew, now):
+            samples.keep(host.pk, heartbeat.sample(report, before, {}, skew, now))
+            return wire.ReportReply(rev=host.work_rev)
+        return _store(host, report, before, skew, now)
+    except samples.Away:
+        return _store(host, report, None, skew, now, whole=True)
+
+
+def _store(
+    host: Host, report: wire.Report, before: dict[str, Any] | None, skew: float, now: Any, *, whole: bool = False
+) -> wire.ReportReply:
+    """Write down what a report says. `whole`: also figures of jobs that alone moved, since they have no other place."""
     changed: list[Job] = []
     with transaction.atomic():
         services.lock_host(host.pk)
@@ -31,21 +49,42 @@ def take_report(host: Host, report: wire.Report) -> wire.ReportReply:
         changes |= doors.taken(host, report.door)
         if "door_keys" in changes:  # one hash fewer in its work
             changes["work_rev"] = max(changes.get("work_rev", 0), host.work_rev) + 1
-        Host.objects.filter(pk=host.pk).update(**changes)
-        jobs = host.jobs.select_related("log").in_bulk([uuid.UUID(s.id) for s in report.jobs if _is_uuid(s.id)])
+        jobs = host.jobs.in_bulk([uuid.UUID(s.id) for s in report.jobs if _is_uuid(s.id)])
+        known = {str(pk): job.status for pk, job in jobs.items()}
+        sample = heartbeat.sample(report, before, known, skew, now)
         for status in report.jobs:
             job = jobs.get(uuid.UUID(status.id)) if _is_uuid(status.id) else None
-            if job is not None and _take_status(job, status, skew, now):
+            if job is not None and _take_status(job, status, sample["jobs"][status.id], skew, now, whole=whole):
                 changed.append(job)
                 if job.kind in PROVISION:
                     runtime_outcomes.take_status(job)
+        # With an end or a stranger in it the report is not done with until the host may forget that job.
+        settled = len(jobs) == len(report.jobs) and all(job.state not in OVER for job in jobs.values())
+        sample["told"] = changes["told"] = heartbeat.told(report, host.told) if settled and not whole else ""
+        if report.facts is not None:
+            sample["rows"] = heartbeat.figures(report.facts)
+        Host.objects.filter(pk=host.pk).update(**changes)
+        if not whole:
+            transaction.on_commit(partial(_remember, host.pk, sample), robust=True)
+    _tell(host, changed, page_news=not changes["told"] or changes["told"] != host.told)
+    return wire.ReportReply(rev=changes.get("work_rev", host.work_rev), forget=_to_forget(host, jobs, report))
+
+
+def _remember(host_id: int, sample: dict[str, Any]) -> None:
+    try:
+        samples.keep(host_id, sample)
+    except samples.Away:
+        return  # the rows say that it called; the next report finds no sample and is stored whole
+
+
+def _tell(host: Host, changed: list[Job], *, page_news: bool) -> None:
+    """Wake who waits for this host or these jobs."""
     if host.lost_at is not None:
         signals.host_back.send_robust(sender=Host, host_id=host.pk)
-    if report.facts is not None or host.lost_at is not None:
+    if page_news or changed or host.lost_at is not None:
         live.publish_on_commit(live.HOSTS)
     for job in changed:
         signals.job_changed.send_robust(sender=Job, job_id=job.pk, kind=job.kind, state=job.state, log_grew=False)
-    return wire.ReportReply(rev=changes.get("work_rev", host.work_rev), forget=_to_forget(host, jobs, report))
 
 
 def _is_uuid(text: str) -> bool:
@@ -58,25 +97,25 @@ def _is_uuid(text: str) -> bool:
 
 def _facts(host: Host, facts: wire.HostFacts, now: Any) -> dict[str, Any]:
     """The columns that new facts change; GPUs are rows of their own."""
-    seen = []
-    for gpu in facts.gpus:
-        measured = gpu.model_dump(mode="json", exclude={"index", "uuid", "name", "total_mib", "used_mib"})
-        row, _made = Gpu.objects.update_or_create(
+    rows = [
+        Gpu(
             host=host,
             uuid=gpu.uuid[:80],
-            defaults={
-                "index": gpu.index,
-                "name": gpu.name[:120],
-                "total_mib": gpu.total_mib,
-                "used_mib": gpu.used_mib,
-                "measured": measured,
-                "measured_at": now,
-                "present": True,
-            },
+            index=gpu.index,
+            name=gpu.name[:120],
+            total_mib=gpu.total_mib,
+            used_mib=gpu.used_mib,
+            measured=gpu.model_dump(mode="json", exclude={"index", "uuid", "name", "total_mib", "used_mib"}),
+            measured_at=now,
         )
-        seen.append(row.pk)
+        for gpu in {gpu.uuid[:80]: gpu for gpu in facts.gpus}.values()
+    ]
+    measured = ["index", "name", "total_mib", "used_mib", "measured", "measured_at", "present"]
+    if rows:  # what is reserved and who set a GPU aside stay as they are
+        Gpu.objects.bulk_create(rows, update_conflicts=True, unique_fields=["host", "uuid"], update_fields=measured)
     if facts.gpu_error is None:  # an unreadable driver says nothing about which GPUs exist
-        Gpu.objects.filter(host=host, present=True).exclude(pk__in=seen).update(present=False)
+        gone = Gpu.objects.filter(host=host, present=True).exclude(uuid__in=[row.uuid for row in rows])
+        gone.update(present=False)
     return {
         "facts": facts.model_dump(mode="json", exclude={"gpus"}),
         "facts_at": now,
@@ -84,16 +123,20 @@ def _facts(host: Host, facts: wire.HostFacts, now: Any) -> dict[str, Any]:
     }
 
 
-def _take_status(job: Job, status: wire.JobStatus, skew_s: float, now: Any) -> bool:
+def _take_status(
+    job: Job, status: wire.JobStatus, moving: dict[str, Any], skew_s: float, now: Any, *, whole: bool
+) -> bool:
     """Store one job's status; True when something a reader acts on is new (not mere measurements)."""
     if job.state in OVER:
         return False
     old = job.status
     values = status.model_dump(mode="json")
     hostclock.put_right(values, old, skew_s)
-    alive = ("log_size", "read_bytes", "rss_mib", "gpu_used_mib", "processes")
-    moved = any(old.get(key) != values.get(key) for key in alive)
-    values["still_since"] = now.timestamp() if moved else old.get("still_since", now.timestamp())
+    values["still_since"] = moving["still_since"]
+    aside = (*heartbeat.MOVING, "still_since")
+    if not whole and all(old.get(name) == value for name, value in values.items() if name not in aside):
+        job.status = values
+        return False
     ended = status.state in OVER
     rows = Job.objects.filter(pk=job.pk).exclude(state__in=OVER)
     if not rows.update(state=status.state, status=values, status_at=now, **({"ended_at": now} if ended else {})):
@@ -107,12 +150,13 @@ def _take_status(job: Job, status: wire.JobStatus, skew_s: float, now: Any) -> b
 def _to_forget(host: Host, jobs: dict[uuid.UUID, Job], report: wire.Report) -> list[str]:
     """Close the jobs whose end, result and whole log are here, and tell the host which files it may drop."""
     forget = [status.id for status in report.jobs if not _is_uuid(status.id) or uuid.UUID(status.id) not in jobs]
-    sizes = dict(JobLog.objects.filter(pk__in=jobs).values_list("pk", "size"))
+    over = [job for job in jobs.values() if job.state in OVER]
+    sizes = dict(JobLog.objects.filter(pk__in=[job.pk for job in over]).values_list("pk", "size")) if over else {}
     done = []
-    for job in jobs.values():
+    for job in over:
         complete = sizes.get(job.pk, 0) >= int(job.status.get("log_size") or 0)
         answered = job.kind == "engine" or job.result is not None or job.never_ran
-        if job.state in OVER and complete and answered:
+        if complete and answered:
             done.append(job.pk)
     if done and Job.objects.filter(pk__in=done, open=True).update(open=False):
         Host.objects.filter(pk=host.pk).update(work_rev=F("work_rev") + 1)

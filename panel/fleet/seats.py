@@ -17,7 +17,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext_lazy as _
 
 from panel.core.errors import PanelError
-from panel.fleet import live, wire
+from panel.fleet import live, samples, wire
 from panel.fleet.agent.version import VERSION
 from panel.fleet.models import Host
 
@@ -81,6 +81,8 @@ def _take(host: Host, instance: str) -> bool:
     now = timezone.now()
     rows = Host.objects.filter(pk=host.pk)
     if not _same_seat(host.agent_instance, instance):
+        if _still_calls(host):
+            return False
         silent = now - patience()
         rows = rows.filter(Q(agent_instance="") | Q(last_seen_at=None) | Q(last_seen_at__lt=silent))
     # Contact counts from here: a second one that comes before the first report must find the seat taken.
@@ -89,6 +91,12 @@ def _take(host: Host, instance: str) -> bool:
         return _same_seat(host.agent_instance, instance)
     host.agent_instance, host.last_seen_at = instance, now
     return True
+
+
+def _still_calls(host: Host) -> bool:
+    """Whether whoever has the host's line called a moment ago."""
+    held = bool(host.agent_instance) and host.last_seen_at is not None
+    return held and host.pk not in samples.overdue([host], patience().total_seconds())
 
 
 def _same_seat(held: str, instance: str) -> bool:

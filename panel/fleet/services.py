@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy as _
 from panel import audit
 from panel.core.crypto import seal, unseal
 from panel.core.errors import Conflict, Invalid, PanelError
-from panel.fleet import doors, live, wire
+from panel.fleet import doors, live, samples, wire
 from panel.fleet.models import Gpu, Host, Job, JobLog, Reservation, Runtime
 
 MAX_EXECUTABLES = 50
@@ -309,10 +309,14 @@ def name_runtime(host: Host, executable: str, *, actor: Any) -> Job:
 
 def mark_lost_hosts() -> list[int]:
     """Hosts whose agent was silent too long; each is reported once. Called by the ticker."""
-    limit = timezone.now() - timedelta(seconds=settings.BERTH_HOST_LOST_S)
+    rows = list(Host.objects.filter(lost_at=None).only("pk", "last_seen_at"))
+    late = samples.overdue(rows, settings.BERTH_HOST_LOST_S)
+    heard = samples.called(row for row in rows if row.pk in late)
     lost = []
-    for pk in Host.objects.filter(last_seen_at__lt=limit, lost_at=None, forgotten_at=None).values_list("pk", flat=True):
-        if Host.objects.filter(pk=pk, last_seen_at__lt=limit, lost_at=None).update(lost_at=timezone.now()):
+    for pk, at in heard.items():
+        limit = timezone.now() - timedelta(seconds=settings.BERTH_HOST_LOST_S)
+        silent = Host.objects.filter(pk=pk, last_seen_at__lt=limit, lost_at=None)
+        if silent.update(lost_at=timezone.now(), last_seen_at=at):
             lost.append(pk)
             live.publish_on_commit(live.HOSTS)
     return lost

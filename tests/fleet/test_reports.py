@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.test import Client
 from django.utils import timezone
 
-from panel.fleet import reports, services, signals, wire
+from panel.fleet import reports, samples, services, signals, wire
 from panel.fleet.models import Gpu, Host, Job, Reservation
 
 pytestmark = pytest.mark.django_db
@@ -101,12 +101,15 @@ def test_news_is_told_once_and_mere_measurements_are_not_news(host: Host) -> Non
     assert heard == ["running", "running"]
 
 
-def test_still_since_moves_only_with_signs_of_life(host: Host) -> None:
+def test_still_since_moves_only_with_signs_of_life(host: Host, django_capture_on_commit_callbacks: Any) -> None:
     job = services.order_job(host=host, task=engine_task())
     seen = []
     for size in (10, 10, 20):
-        reports.take_report(host, report(id=str(job.pk), state="running", pid=7, log_size=size))
+        host.refresh_from_db()
+        with django_capture_on_commit_callbacks(execute=True):
+            reports.take_report(host, report(id=str(job.pk), state="running", pid=7, log_size=size))
         job.refresh_from_db()
+        samples.freshen(job)
         seen.append(job.status["still_since"])
     assert seen[0] == seen[1] < seen[2]
 

@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from panel.core.numbers import duration, gib
+from panel.fleet import samples
 from panel.fleet.agent.install_plan import download_commands, release
 from panel.fleet.models import Host, InstallState, Runtime, RuntimeInstall
 from panel.fleet.runtimes import install_checks, queries, sources, users, wording
@@ -187,6 +188,7 @@ def _deadline(row: RuntimeInstall) -> str:
 
 def _stalled(row: RuntimeInstall) -> int:
     """Minutes without a sign of life, once they are many."""
+    samples.freshen(row.job)
     since = row.job.status.get("still_since") if row.job is not None else None
     seconds = timezone.now().timestamp() - since if since else 0.0
     return int(seconds // 60) if seconds > settings.BERTH_STALL_S else 0

@@ -1,0 +1,374 @@
+"""Many agents at once: simulated by one process against a panel that was started the way people start it.
+
+Each agent keeps its long-poll open and reports every 10 s, as the real one does: facts with two GPUs and two disks,
+four engines whose figures move. Meanwhile a person's changes of jobs (runs, stops) are timed from their commit to the
+host's word for them in the database. Run: `python -m benchmarks.fleet [--agents 300] [--seconds 60]`.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import psutil
+
+REPORT_S, WAIT_S, JOBS = 10.0, 25, 4
+WARM_S = 15.0  # not measured: everybody's first report, which is all news
+LIMITS = {"change": 2.0, "web": 1.0}  # seconds at the 99th percentile; cores
+PARTS = ("panel.web", "postgres", "valkey-server", "celery", "")  # words in commands; "" is this process
+TABLES = ("fleet_host", "fleet_gpu", "fleet_job", "fleet_joblog")
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+# --- a thin client ----------------------------------------------------------------------------------------------------
+class Line:
+    """One connection to the panel, kept open; as little work as possible, since the panel shares the machine."""
+
+    def __init__(self, port: int, head: str) -> None:
+        self.port, self.head = port, head
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """(status, body). Opens the connection again where the panel closed it."""
+        request = (
+            f"{method} /agent/v1/{path} HTTP/1.1\r\n{self.head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        )
+        for attempt in (1, 2):
+            if self._writer is None:
+                self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port)
+            try:
+                self._writer.write(request)
+                return await self._answer()
+            except (ConnectionError, asyncio.IncompleteReadError):
+                self.close()
+                if attempt == 2:
+                    raise
+        raise AssertionError
+
+    async def _answer(self) -> tuple[int, bytes]:
+        assert self._reader is not None
+        head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        status = int(head.split(b" ", 2)[1])
+        if b"content-length:" in head:
+            return status, await self._reader.readexactly(int(head.split(b"content-length:")[1].split(b"\r\n")[0]))
+        if status != 204:
+            self.close()  # an answer of another kind: its end is not known
+        return status, b""
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._reader = self._writer = None
+
+
+@dataclass
+class Seen:
+    """What came out, of all agents."""
+
+    reports: list[float] = field(default_factory=list)  # seconds each took
+    polls: int = 0
+    errors: list[str] = field(default_factory=list)
+
+
+class SimAgent:
+    """One agent with its two lines; what it is told to run, it runs at once."""
+
+    def __init__(self, number: int, port: int, token: str, seen: Seen) -> None:
+        head = (
+            f"Host: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\nUser-Agent: berth-agent/0.1.0\r\nBerth-Wire: 1\r\n"
+            f"Berth-Instance: seat{number}.1\r\nContent-Type: application/json\r\n"
+        )
+        self.work_line, self.report_line = Line(port, head), Line(port, head)
+        self.number, self.seen, self.rev = number, seen, 0
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.news = asyncio.Event()
+        self.began = time.time()
+
+    async def run(self) -> None:
+        await asyncio.gather(self._work(), self._report())
+
+    async def _work(self) -> None:
+        await asyncio.sleep(random.uniform(0, REPORT_S))  # they were not all started at once
+        while True:
+            try:
+                status, body = await self.work_line.call("GET", f"work?rev={self.rev}&wait={WAIT_S}")
+            except (ConnectionError, OSError, asyncio.IncompleteReadError) as exc:
+                self.seen.errors.append(f"work: {exc!r}")
+                await asyncio.sleep(1)
+                continue
+            self.seen.polls += 1
+            if status == 200:
+                self._converge(json.loads(body))
+            elif status != 204:
+                self.seen.errors.append(f"work: {status} {body[:200]!r}")
+                await asyncio.sleep(1)
+
+    def _converge(self, work: dict[str, Any]) -> None:
+        self.rev = work["rev"]
+        for order in work["jobs"]:
+            job = self.jobs.setdefault(order["id"], self._started(order))
+            if order["desired"] == "stop" and job["state"] == "running":
+                job |= {"state": "ended", "ended_at": time.time(), "exit_code": 0, "stop_asked": True, "log_size": 0}
+        self.news.set()
+
+    def _started(self, order: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "id": order["id"],
+            "kind": order["task"]["kind"],
+            "state": "running",
+            "pid": random.randrange(1000, 4_000_000),
+            "port": random.randrange(20_000, 30_000),
+            "listening": True,
+            "argv": order["task"]["argv"],
+            "started_at": time.time(),
+            "processes": 3,
+            "gpu_used_mib": 20_000,
+        }
+
+    async def _report(self) -> None:
+        await asyncio.sleep(random.uniform(0, REPORT_S))
+        while True:
+            self.news.clear()
+            began = time.monotonic()
+            try:
+                status, body = await self.report_line.call("POST", "report", json.dumps(self._message()).encode())
+            except (ConnectionError, OSError, asyncio.IncompleteReadError) as exc:
+                self.seen.errors.append(f"report: {exc!r}")
+                await asyncio.sleep(1)
+                continue
+            self.seen.reports.append(time.monotonic() - began)
+            if status == 200:
+                for job_id in json.loads(body)["forget"]:
+                    self.jobs.pop(job_id, None)
+            else:
+                self.seen.errors.append(f"report: {status} {body[:200]!r}")
+            try:
+                async with asyncio.timeout(REPORT_S):
+                    await self.news.wait()
+            except TimeoutError:
+                continue
+
+    def _message(self) -> dict[str, Any]:
+        for job in self.jobs.values():
+            if job["state"] == "running":
+                moved = {"rss_mib": random.randrange(3000, 3100), "last_output_at": time.time()}
+                job |= {**moved, "read_bytes": job.get("read_bytes", 0) + random.randrange(1 << 20)}
+        return {
+            "agent_version": "0.1.0",
+            "instance": f"seat{self.number}.1",
+            "sent_at": time.time(),
+            "round_trip_s": 0.01,
+            "rev": self.rev,
+            "facts": self._facts(),
+            "jobs": list(self.jobs.values()),
+        }
+
+    def _facts(self) -> dict[str, Any]:
+        gpu = {"name": "Bench 24 GB", "total_mib": 24_576, "compute_capability": "8.9"}
+        return {
+            "hostname": f"bench-{self.number}",
+            "os": "Linux",
+            "kernel": "6.1",
+            "machine": "x86_64",
+            "cpu_model": "Bench",
+            "cpu_count": 64,
+            "cpu_flags": ["avx2", "avx512f"],
+            "ram_total_mib": 512_000,
+            "ram_available_mib": 400_000 + random.randrange(400),
+            "disks": [{"path": p, "total_mib": 2_000_000, "free_mib": 900_000 + random.randrange(50)} for p in "/m"],
+            "gpus": [self._gpu(index, gpu) for index in range(2)],
+            "gpu_driver": "570.1",
+            "cuda_driver_version": "12.8",
+            "python": "3.11.9",
+            "boot_time": 1.0,
+            "boot_id": f"boot-{self.number}",
+            "agent_started": self.began,
+        }
+
+    def _gpu(self, index: int, kind: dict[str, Any]) -> dict[str, Any]:
+        moving = {
+            "used_mib": 20_000 + random.randrange(64),
+            "utilisation_pct": random.randrange(100),
+            "temperature_c": random.randrange(50, 80),
+            "power_w": random.uniform(100, 300),
+        }
+        return {**kind, **moving, "index": index, "uuid": f"GPU-{self.number}-{index}"}
+
+
+# --- what is done meanwhile, and what it costs ------------------------------------------------------------------------
+def engine_task() -> Any:
+    from panel.fleet import wire
+
+    argv = ["/opt/vllm/bin/vllm", "serve", "/models/bench", *(f"--flag-{n}=value" for n in range(20))]
+    return wire.EngineTask(argv=argv, model_path="/models/bench", secret_env={"VLLM_API_KEY": "bench"})
+
+
+def make_hosts(count: int) -> list[tuple[int, str]]:
+    """(number, token) of hosts with their jobs ordered, committed."""
+    from panel.fleet import services
+    from panel.fleet.models import Host
+
+    made = []
+    for number in range(count):
+        token = f"bench-token-{number}"
+        host = Host.objects.create(name=f"bench-{number}", token_hash=services.digest(token))
+        for _ in range(JOBS):
+            services.order_job(host=host, task=engine_task())
+        made.append((number, token))
+    return made
+
+
+def change_one() -> float:
+    """A run begins or ends on some host; seconds from its commit to the host's word in the database."""
+    from panel.fleet import services
+    from panel.fleet.models import Host, Job
+
+    host = random.choice(list(Host.objects.filter(is_local=False)))
+    running = list(host.jobs.filter(open=True, desired="run", state="running").values_list("pk", flat=True)[: JOBS + 1])
+    began = time.monotonic()
+    if len(running) >= JOBS:
+        job_id, wanted = random.choice(running), "ended"
+        services.stop_job(job_id)
+    else:
+        job_id, wanted = services.order_job(host=host, task=engine_task()).pk, "running"
+    committed = time.monotonic()
+    while Job.objects.values_list("state", flat=True).get(pk=job_id) != wanted:
+        if time.monotonic() - committed > 30:
+            raise TimeoutError(f"job {job_id} is not {wanted} after 30 s")
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def updates() -> dict[str, int]:
+    """Rows updated so far, by PostgreSQL's own count."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+        cursor.execute("SELECT relname, n_tup_upd FROM pg_stat_user_tables WHERE relname = ANY(%s)", (list(TABLES),))
+        return dict(cursor.fetchall())
+
+
+def cpu(word: str, panel: Any) -> float:
+    """CPU seconds so far of the panel's processes with this word in their command, ended children counted."""
+    found = [psutil.Process()] if not word else psutil.Process(panel.process.pid).children(recursive=True)
+    total = 0.0
+    for process in found:
+        try:
+            if word in " ".join(process.cmdline()):
+                total += sum(process.cpu_times()[:4])
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one run: seconds, cores, rows updated by table, PSS of the web process in MiB."""
+
+    agents: int
+    seconds: float
+    reports: list[float]
+    changes: list[float]
+    polls: int
+    web_cores: float
+    other_cores: list[float]  # of the other PARTS
+    updated: dict[str, int]
+    web_mib: float
+    errors: list[str]
+
+    def lines(self) -> list[str]:
+        changes, reports, (database, valkey, workers, own) = self.changes, self.reports, self.other_cores
+        each = {name: count / max(1, len(reports)) for name, count in self.updated.items()}
+        return [
+            f"{self.agents} agents, {JOBS} jobs each, for {self.seconds:.0f} s: {len(reports)} reports "
+            f"(median {percentile(reports, 0.5) * 1000:.0f} ms, p99 {percentile(reports, 0.99) * 1000:.0f} ms), "
+            f"{self.polls} polls answered, {len(self.errors)} errors",
+            f"Change of a job to its state from the host: {len(changes)} changes, "
+            f"p50 {percentile(changes, 0.5) * 1000:.0f} ms, p99 {percentile(changes, 0.99) * 1000:.0f} ms "
+            f"(at most {LIMITS['change'] * 1000:g}), worst {max(changes) * 1000:.0f} ms",
+            f"Cores: web {self.web_cores:.2f} (at most {LIMITS['web']:g}), PostgreSQL {database:.2f}, "
+            f"Valkey {valkey:.2f}, workers {workers:.2f}, the agents themselves {own:.2f}; web {self.web_mib:.0f} MiB PSS",
+            "Rows updated per report: " + ", ".join(f"{name} {share:.2f}" for name, share in each.items()),
+            *(f"  error: {text}" for text in self.errors[:5]),
+        ]
+
+    @property
+    def good(self) -> bool:
+        late = percentile(self.changes, 0.99) > LIMITS["change"]
+        return not (late or self.web_cores > LIMITS["web"] or self.errors)
+
+
+async def simulate(panel: Any, hosts: list[tuple[int, str]], seconds: float, warm_s: float, pause_s: float) -> Figures:
+    seen = Seen()
+    agents = [SimAgent(number, panel.port, token, seen) for number, token in hosts]
+    tasks = [asyncio.create_task(agent.run()) for agent in agents]
+    await asyncio.sleep(warm_s)
+    before, seen.reports, seen.polls = await asyncio.to_thread(updates), [], 0
+    used, began = [cpu(word, panel) for word in PARTS], time.monotonic()
+    changes = []
+    while time.monotonic() - began < seconds:
+        changes.append(await asyncio.to_thread(change_one))
+        await asyncio.sleep(pause_s)
+    took = time.monotonic() - began
+    cores = [(cpu(word, panel) - was) / took for word, was in zip(PARTS, used, strict=True)]
+    after = await asyncio.to_thread(updates)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    updated = {name: after[name] - before.get(name, 0) for name in after}
+    pss = panel.part("panel.web").memory_full_info().pss / 2**20
+    return Figures(len(hosts), took, seen.reports, changes, seen.polls, cores[0], cores[1:], updated, pss, seen.errors)
+
+
+def measure(agents: int, seconds: float, warm_s: float = WARM_S, pause_s: float = 0.2) -> Figures:
+    """Start a panel, simulate, take everything down."""
+    from benchmarks.__main__ import django_on
+    from tests.panel.running import Panel
+    from tests.waiting import free_port
+
+    with tempfile.TemporaryDirectory(prefix="berth-fleet-") as name:
+        panel = Panel(Path(name) / "data", free_port())
+        panel.env["HOME"] = name
+        try:
+            panel.up()
+            django_on(panel.data)
+            hosts = make_hosts(agents)
+            return asyncio.run(simulate(panel, hosts, seconds, warm_s, pause_s))
+        finally:
+            panel.manage("down", timeout=180)
+
+
+def main(agents: int = 300, seconds: float = 60.0) -> bool:
+    """Print the figures; whether the limits hold."""
+    found = measure(agents, seconds)
+    for line in found.lines():
+        say(line)
+    return found.good
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--agents", type=int, default=300)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    options = parser.parse_args()
+    os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+    raise SystemExit(0 if main(options.agents, options.seconds) else 1)

@@ -1,0 +1,180 @@
+"""What hosts measure, as it is now: in the broker's memory and with an expiry, so that a heartbeat writes no row.
+
+Rows hold what changed (reports.py); here is when a host called last and what its figures were then. Pages lay these
+over the rows they read (`onto`). The memory may be lost at any time: whoever judges a silence asks `contact`, which
+counts from the moment since which the memory is whole, and while the broker is away every report is stored as rows.
+"""
+
+import json
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import redis
+import redis.backoff
+import redis.retry
+from django.conf import settings
+
+from panel.core import sse
+from panel.fleet.models import Host, Job
+
+SEEN = "berth:fleet:seen"  # hash: host → Unix seconds of its newest report
+SINCE = "berth:fleet:since"  # since when this memory misses nothing
+LIVE = "berth:fleet:live:"  # + host: the newest figures, JSON
+DAY_S = 86_400
+ROW_TURNS = 10  # the row's own `last_seen_at` is at most so many times BERTH_HOST_LOST_S old while a host calls
+
+_client: redis.Redis | None = None
+_away_since: float | None = None
+
+
+class Away(Exception):
+    """The broker does not answer."""
+
+
+def _ask(*commands: tuple[Any, ...]) -> list[Any]:
+    """The answers to some commands, in one round. Raises Away, at once when the broker failed a moment ago."""
+    global _client, _away_since
+    if sse.broker_away():
+        _away_since = _away_since or time.time()
+        raise Away
+    try:
+        if _client is None:
+            once_more = redis.retry.Retry(redis.backoff.NoBackoff(), 1)  # for a connection that an earlier broker left
+            _client = redis.Redis.from_url(
+                settings.REDIS_URL, socket_timeout=1, socket_connect_timeout=1, retry=once_more
+            )
+        pipeline = _client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        found = pipeline.execute()
+    except redis.RedisError as exc:
+        sse.broker_failed()
+        _away_since = _away_since or time.time()
+        raise Away from exc
+    _away_since = None
+    return found
+
+
+def row_age() -> timedelta:
+    """How old a calling host's own `last_seen_at` may be at most."""
+    return timedelta(seconds=ROW_TURNS * settings.BERTH_HOST_LOST_S)
+
+
+# --- one host ---------------------------------------------------------------------------------------------------------
+def read(host_id: int) -> dict[str, Any] | None:
+    """The newest sample of a host; None when there is none. Raises Away."""
+    raw = _ask(("GET", f"{LIVE}{host_id}"))[0]
+    return _parsed(raw)
+
+
+def keep(host_id: int, sample: dict[str, Any]) -> None:
+    """Remember a sample, and that the host called at its `at`. Raises Away."""
+    lasts = int(max(60.0, row_age().total_seconds()))
+    _ask(
+        ("SET", f"{LIVE}{host_id}", json.dumps(sample, separators=(",", ":")), "EX", lasts),
+        ("HSET", SEEN, host_id, sample["at"]),
+        ("EXPIRE", SEEN, DAY_S),
+    )
+
+
+def drop(host_id: int) -> None:
+    """Forget what a host said last. Never raises: it expires anyway."""
+    try:
+        _ask(("DEL", f"{LIVE}{host_id}"), ("HDEL", SEEN, host_id))
+    except Away:
+        return
+
+
+def _parsed(raw: bytes | None) -> dict[str, Any] | None:
+    return json.loads(raw) if raw else None
+
+
+# --- when a host called -----------------------------------------------------------------------------------------------
+def called(hosts: Iterable[Host]) -> dict[int, datetime]:
+    """When each host called last, as far as it is known; without those that never called."""
+    return _called(list(hosts))[0]
+
+
+def contact(hosts: Iterable[Host]) -> dict[int, datetime]:
+    """The moment from which each host's silence counts: not for showing.
+
+    After the memory was lost it is the moment since which it is whole again: who called is then known anew.
+    """
+    rows = list(hosts)
+    found, whole_since = _called(rows)
+    return {pk: max(at, whole_since) for pk, at in found.items()}
+
+
+def _called(rows: list[Host]) -> tuple[dict[int, datetime], datetime]:
+    found = {row.pk: row.last_seen_at for row in rows if row.last_seen_at is not None}
+    if not found:
+        return {}, datetime.fromtimestamp(0, UTC)
+    try:
+        kept, _set, since = _ask(("HMGET", SEEN, *found), ("SET", SINCE, time.time(), "NX"), ("GET", SINCE))
+    except Away:
+        return found, datetime.fromtimestamp(_away_since or time.time(), UTC)
+    for pk, seen in zip(list(found), kept, strict=True):
+        if seen is not None:
+            found[pk] = max(found[pk], datetime.fromtimestamp(float(seen), UTC))
+    return found, datetime.fromtimestamp(float(since), UTC)
+
+
+def overdue(hosts: Iterable[Host], seconds: float) -> set[int]:
+    """The hosts that called once and have now been silent for longer than `seconds`."""
+    limit = datetime.now(UTC) - timedelta(seconds=seconds)
+    late = [row for row in hosts if row.last_seen_at is not None and row.last_seen_at < limit]
+    return {pk for pk, at in contact(late).items() if at < limit}
+
+
+# --- laid over rows ---------------------------------------------------------------------------------------------------
+def onto(hosts: list[Host]) -> None:
+    """Put the newest figures over rows that were read: the hosts, and of what is prefetched their GPUs and jobs."""
+    rows = [row for row in hosts if row.last_seen_at is not None]
+    if not rows:
+        return
+    try:
+        found = _ask(("MGET", *(f"{LIVE}{row.pk}" for row in rows)))[0]
+    except Away:
+        return
+    for row, raw in zip(rows, found, strict=True):
+        sample = _parsed(raw)
+        if sample is not None:
+            _onto(row, sample)
+
+
+def _onto(row: Host, sample: dict[str, Any]) -> None:
+    row.last_seen_at = max(row.last_seen_at, datetime.fromtimestamp(sample["at"], UTC))
+    facts = sample.get("facts")
+    ready = getattr(row, "_prefetched_objects_cache", {})
+    if facts and (row.facts_at is None or row.facts_at.timestamp() <= facts["at"]):
+        row.facts = {**row.facts, **facts["host"]}
+        row.facts_at = datetime.fromtimestamp(facts["at"], UTC)
+        for gpu in ready.get("gpus", ()):
+            if (newer := facts["gpus"].get(gpu.uuid)) is not None:
+                gpu.used_mib, gpu.measured_at = newer["used_mib"], row.facts_at
+                gpu.measured = {**gpu.measured, **newer["measured"]}
+    for job in ready.get("jobs", ()):
+        _onto_job(job, sample)
+
+
+def _onto_job(job: Job, sample: dict[str, Any]) -> None:
+    newer = sample["jobs"].get(str(job.pk))
+    if newer is None or job.state in ("ended", "refused"):
+        return
+    job.status = {**job.status, **newer}
+    if "status_at" not in job.get_deferred_fields():
+        job.status_at = datetime.fromtimestamp(sample["at"], UTC)
+
+
+def freshen(job: Job | None) -> None:
+    """Put the newest figures over one job that was read."""
+    if job is None or not job.status or job.state in ("ended", "refused"):
+        return
+    try:
+        sample = read(job.host_id)
+    except Away:
+        return
+    if sample is not None:
+        _onto_job(job, sample)
