@@ -17,6 +17,7 @@ from deployments.diagnosis import failure, phases
 from deployments.engines.base import EngineRefusal, masked_env
 from deployments.models import Deployment, Run
 from deployments.moves import move
+from deployments.probe import lease as probe_lease
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
 from deployments.steps import HOST_RESTARTED, retry_delay
@@ -178,16 +179,14 @@ def _started(run: Run) -> float:
 
 
 def probe_state(run: Run, now: datetime) -> tuple[str, float]:
-    """(idle, asked, answered or failed; seconds until the next try may begin)."""
+    """(idle, asked, answered or failed; seconds until the next try may begin, or until who asks counts as gone)."""
     if run.answer:
         return "answered", 0.0
     probe = run.probe
     if probe.get("failed"):
         return "failed", 0.0
-    asked_at = probe.get("asked_at")
-    lease = settings.BERTH_PROBE_TIMEOUT_S + 30
-    if asked_at and not probe.get("done_at") and now.timestamp() - asked_at < lease:
-        return "asked", 0.0
+    if left := probe_lease(probe, now.timestamp()):
+        return "asked", left
     return "idle", max(0.0, probe.get("next_at", 0.0) - now.timestamp())
 
 
@@ -197,7 +196,7 @@ def ask_later(row: Deployment) -> None:
 
     run = row.run
     now = timezone.now().timestamp()
-    asked = {**run.probe, "asked_at": now, "done_at": None}
+    asked = {**run.probe, "asked_at": now, "done_at": None, "alive_at": None}
     if not Run.objects.filter(pk=run.pk, probe=run.probe).update(probe=asked):
         return
     if not sse.broker_away():

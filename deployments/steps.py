@@ -42,7 +42,7 @@ class RunView:
     was_ready: bool
     failing: dict[str, Any] = field(default_factory=dict)  # a reason for which we end it ourselves
     probe: str = "idle"  # idle, asked, answered, failed
-    probe_due_s: float = 0.0  # seconds until the question may be asked again
+    probe_due_s: float = 0.0  # seconds until the question may be asked (again)
     job: JobView | None = None
 
 
@@ -203,7 +203,8 @@ def _starting(s: Situation) -> Step:
         return Move(State.LOST, NO_CONTACT)
     if job.listening and run.probe == "idle":
         return Probe() if run.probe_due_s <= 0 else Wait(run.probe_due_s)
-    return Wait(_sooner(s.deadline_in_s, 5.0))
+    # While it is asked: until whoever asks counts as gone. What is heard meanwhile wakes us sooner.
+    return Wait(_sooner(s.deadline_in_s, min(5.0, run.probe_due_s or 5.0)))
 
 
 def _ready(s: Situation) -> Step:
