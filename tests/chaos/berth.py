@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import httpx
 import psutil
+import redis
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connections
 
@@ -144,8 +145,16 @@ class Berth(Stack):
                     self.start(name)
         for url in self.urls:
             until(lambda url=url: self.up(url), timeout=BACK_S / 3, why="web answers")
-        since = fresh(lambda: self.host().last_seen_at)
-        until(lambda: fresh(lambda: self.host().last_seen_at) != since, timeout=BACK_S / 3, why="the agent calls")
+        since = self.heard()
+        until(lambda: self.heard() != since, timeout=BACK_S / 3, why="the agent calls")
+
+    def heard(self) -> tuple[Any, Any]:
+        """When the agent called last, by the host's row and by the broker's memory."""
+        from panel.fleet.samples import SEEN
+
+        host = fresh(self.host)
+        with redis.Redis.from_url(self.servers.redis_url, socket_timeout=2) as client:
+            return host.last_seen_at, client.hget(SEEN, str(host.pk))
 
     def _revive(self, server: Any) -> None:
         """A server that was killed: its children must be gone before it starts again, as a supervisor would find."""
@@ -228,8 +237,6 @@ class Berth(Stack):
 
     def queued(self) -> dict[str, int]:
         """Tasks that wait in the broker."""
-        import redis
-
         with redis.Redis.from_url(self.servers.redis_url, socket_timeout=2) as client:
             return {name: int(client.llen(name)) for name in ("loop", "probe")}  # type: ignore[arg-type] # sync client
 
