@@ -31,7 +31,7 @@ _HELPERS = (
     "scales", "qzeros", "g_idx", "weight_scale", "weight_scale_inv", "weight_scale_2", "weight_shape",
     "weight_zero_point", "weight_g_idx", "input_scale", "output_scale", "k_scale", "v_scale", "absmax", "quant_map",
     "nested_absmax", "nested_quant_map", "inv_freq", "weight_global_scale", "input_global_scale", "SCB",
-    "weight_format", "weight_block_scale", "masked_bias",
+    "weight_format", "weight_block_scale", "masked_bias", "biases",
 )  # fmt: skip
 _PACKED = ("qweight", "weight_packed")
 MAX_ENDINGS = 500  # distinct last parts of tensors' names; real models have a dozen

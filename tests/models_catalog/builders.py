@@ -21,8 +21,9 @@ LLAMA_TENSORS: dict[str, tuple[str, list[int]]] = {
     "model.embed_tokens.weight": ("BF16", [32, 16]),
     "model.norm.weight": ("BF16", [16]),
 }
-SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "U8": 1, "F8_E4M3": 1, "I64": 8}
+SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "U32": 4, "U8": 1, "I8": 1, "F8_E4M3": 1, "I64": 8}
 GGUF_CODES = {"u32": (4, "I"), "i32": (5, "i"), "f32": (6, "f"), "bool": (7, "B"), "u64": (10, "Q")}
+GGUF_CODES |= {"u8": (0, "B"), "i8": (1, "b"), "u16": (2, "H"), "i16": (3, "h"), "i64": (11, "q"), "f64": (12, "d")}
 GGUF_KEYS: dict[str, Any] = {
     "general.architecture": "llama",
     "general.name": "Tiny Llama",
@@ -37,7 +38,7 @@ GGUF_KEYS: dict[str, Any] = {
     "tokenizer.chat_template": "{{ messages }}",
 }
 GGUF_TENSORS = [("token_embd.weight", [64, 4], 0), ("blk.0.attn_q.weight", [64, 64], 2)]  # F32, Q4_0
-BLOCKS = {0: (1, 4), 1: (1, 2), 2: (32, 18), 8: (32, 34), 12: (256, 144)}
+BLOCKS = {0: (1, 4), 1: (1, 2), 2: (32, 18), 8: (32, 34), 12: (256, 144), 14: (256, 210), 30: (1, 2), 39: (32, 17)}
 
 
 def gguf_bytes(
@@ -49,6 +50,18 @@ def gguf_bytes(
     data: bool = True,
 ) -> bytes:
     """A whole GGUF file. Values: text, list of texts, ("u32", number) or ("u32", [numbers])."""
+    head, size = gguf_layout(keys, tensors, version=version, order=order)
+    return head + b"\0" * (size - len(head)) if data else head
+
+
+def gguf_layout(
+    keys: Mapping[str, Any] | None = None,
+    tensors: Sequence[tuple[str, list[int], int]] = tuple(GGUF_TENSORS),
+    *,
+    version: int = 3,
+    order: str = "<",
+) -> tuple[bytes, int]:
+    """The header of a GGUF file, and the size of the whole one."""
     keys = GGUF_KEYS if keys is None else keys
 
     def text(value: str | bytes) -> bytes:
@@ -76,23 +89,36 @@ def gguf_bytes(
         for dimension in shape:
             count *= dimension
         offset += -(-(count // block * size) // 32) * 32
-    if data and tensors:
-        out += b"\0" * (-len(out) % 32) + b"\0" * offset
-    return out
+    return out, -(-len(out) // 32) * 32 + offset if tensors else len(out)
 
 
 def safetensors_bytes(tensors: Mapping[str, tuple[str, list[int]]] | None = None) -> bytes:
     """A whole safetensors file with zeros as weights."""
+    head, size = safetensors_layout(LLAMA_TENSORS if tensors is None else tensors)
+    return head + b"\0" * (size - len(head))
+
+
+def safetensors_layout(tensors: Mapping[str, tuple[str, list[int]]]) -> tuple[bytes, int]:
+    """The header of a safetensors file with its length before it, and the size of the whole file."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
-    for name, (dtype, shape) in (LLAMA_TENSORS if tensors is None else tensors).items():
+    for name, (dtype, shape) in tensors.items():
         size = SIZES[dtype]
         for dimension in shape:
             size *= dimension
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + size]}
         offset += size
     raw = json.dumps(header).encode()
-    return struct.pack("<Q", len(raw)) + raw + b"\0" * offset
+    head = struct.pack("<Q", len(raw)) + raw
+    return head, len(head) + offset
+
+
+def sparse(path: Path, layout: tuple[bytes, int]) -> Path:
+    """A file with a header and a hole for the weights: as long as the real one, but it takes no room."""
+    with path.open("wb") as file:
+        file.write(layout[0])
+        file.truncate(layout[1])
+    return path
 
 
 def hf_folder(path: Path, *, config: Mapping[str, Any] | None = None, **files: bytes | str | None) -> Path:
