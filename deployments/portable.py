@@ -21,11 +21,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, gettext_noop
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from deployments import names, services
+from deployments import names, preflight, services
 from deployments.hidden import restored
 from deployments.models import Deployment
 from deployments.spec import NAME, DeploymentSpec, diff
 from deployments.states import Desired
+from deployments.wording import words
 from deployments.yaml_lines import Mistake, Read, read
 from deployments.yaml_lines import dump as as_yaml
 from panel.accounts.access import require
@@ -187,7 +188,18 @@ def create(values: dict[str, Any], *, actor: Any) -> Deployment:
     except names.NotThere as exc:
         raise Invalid({exc.field: exc.text}) from exc
     require(actor, "deployments.create")
+    _refuse_options(planned.spec, item.name)
     return services.create(name=item.name, spec=planned.spec, actor=actor, start=item.running is not False)
+
+
+def _refuse_options(spec: DeploymentSpec, name: str) -> None:
+    """What the engine would not take is said now, not by a failed start. Without a place nobody can say it yet."""
+    check = preflight.check(spec, name=name)
+    if check.placement is None or check.ok:
+        return
+    wrong = check.reason.get("params", {}).get("candidates") or [{**check.reason, "name": "options"}]
+    found = {str(one.get("name") or "options"): words(one) for one in wrong}
+    raise Invalid({place: f"{said.text} {said.hint}".strip() for place, said in found.items() if said is not None})
 
 
 def _parsed(data: bytes) -> tuple[list[Any], Read]:

@@ -17,6 +17,7 @@ from deployments.schemas import DeploymentOut, deployments_out
 from deployments.states import Desired, State
 from deployments.wording import BADGES, STEPS_NOW, words
 from panel.accounts.actor import Actor
+from panel.core import trace
 from panel.core.errors import Invalid, PanelError
 
 FAILED, REFUSED = 1, 2
@@ -35,7 +36,8 @@ class ShellCommand(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         self.as_json: bool = options["json"]
         try:
-            self.run(options)
+            with trace.bound(trace.new()):
+                self.run(options)
         except PanelError as error:
             if self.as_json:
                 self.write_json(error.as_dict())
