@@ -15,7 +15,7 @@ from deployments.models import Run
 from deployments.states import State
 from deployments.wording import BADGES, STEP_NAMES, STEPS_NOW, person, words
 from panel.core.numbers import duration, gib, ngroup
-from panel.fleet import samples
+from panel.fleet import logstore, retention, samples
 from panel.fleet.wording import ENGINES
 
 LOG_TAIL = 64 << 10  # bytes of a ready engine's log that its page begins with
@@ -179,4 +179,5 @@ def run_record(run: Run, *, may_operate: bool, may_edit: bool) -> dict[str, Any]
             for t in run.transitions.order_by("pk")
         ],
         **log_of(run),
+        "log_went_to": retention.file_of(run.job) if run.job is not None and logstore.kept_nothing(run.job.log) else "",
     }

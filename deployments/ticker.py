@@ -13,12 +13,13 @@ from django.db import close_old_connections, connections
 
 from deployments.reconcile import sweep
 from models_catalog.events import sweep_scans
-from panel.audit.months import Housekeeping
+from panel.audit import months
 from panel.core import idempotency
+from panel.core.daily import Daily
 from panel.core.database import own_connection
 from panel.core.locks import Lock
+from panel.fleet import retention, signals
 from panel.fleet import services as fleet
-from panel.fleet import signals
 from panel.fleet.models import Host
 from panel.fleet.runtimes import outcomes as runtime_outcomes
 
@@ -35,7 +36,7 @@ class Ticker:
         self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
         self._lock: psycopg.Connection | None = None
         self._turns = 0
-        self._record = Housekeeping()
+        self._daily = [Daily("record", months.keep_up), Daily("logs", retention.keep_up)]
 
     def start(self) -> None:
         self._thread.start()
@@ -51,7 +52,8 @@ class Ticker:
                 self._turns += 1
                 if self._leads() or self._turns % FOLLOWERS_TURN == 0:
                     tick()
-                    self._record.turn()
+                    for work in self._daily:
+                        work.turn()
             except Exception:  # the database may be away; the next tick tries again
                 log.warning("tick failed, trying again", exc_info=True)
                 self._let_go()

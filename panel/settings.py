@@ -170,7 +170,12 @@ STORAGES = {
     "logs": {"BACKEND": "django.core.files.storage.FileSystemStorage", "OPTIONS": {"location": BERTH_DATA / "logs"}},
 }
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 << 20
-BERTH_AUDIT_KEEP_MONTHS = env.integer("BERTH_AUDIT_KEEP_MONTHS", 0, low=0)  # 0: for ever
+# --- what is kept how long (0: for ever); what goes is a file in the export folder first -----------------------------
+BERTH_EXPORT_FOLDER = env.path("BERTH_EXPORT_FOLDER", BERTH_DATA / "exports")
+BERTH_AUDIT_KEEP_MONTHS = env.integer("BERTH_AUDIT_KEEP_MONTHS", 0, low=0)
+BERTH_AUDIT_KEEP_MIB = env.integer("BERTH_AUDIT_KEEP_MIB", 0, low=0)
+BERTH_LOG_KEEP_DAYS = env.integer("BERTH_LOG_KEEP_DAYS", 0, low=0)
+BERTH_LOG_KEEP_MIB = env.integer("BERTH_LOG_KEEP_MIB", 0, low=0)
 
 # --- times of the loop (seconds); tests make them short ---------------------------------------------------------------
 BERTH_TICK_S = env.number("BERTH_TICK_S", 2.0, low=0.05)

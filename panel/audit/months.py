@@ -1,13 +1,12 @@
 """The months of the record: their tables are made ahead of time, and old ones go as a whole, by one recorded act.
 
 A row of a time without a table of its own lies in the table of all others, so that nothing is ever refused. Months are
-those of UTC and stand as their first day.
+those of UTC and stand as their first day. What goes is a file in the export folder before it goes.
 """
 
-import logging
 import re
-import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -17,16 +16,13 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from panel.audit.services import record
+from panel.core import exports
 from panel.core.errors import PanelError
 from panel.core.locks import Lock, lock_until_commit
-
-log = logging.getLogger(__name__)
 
 AHEAD = 2  # months that are ready before they begin
 STRAY = 24  # months of the table of others that get their own at one go
 WAIT = "5s"  # for others to let go of the table; pages must not stand in a queue behind us for long
-EVERY_S = 24 * 3600
-AGAIN_S = 600  # after a try that failed
 
 
 class MonthNotOver(PanelError):
@@ -36,12 +32,20 @@ class MonthNotOver(PanelError):
     status = 422
 
 
+class MonthGrew(PanelError):
+    code = "audit.month_grew"
+    message: Any = _("Something was recorded in an old month while it was being exported, so nothing went.")
+    hint: Any = _("Try again.")
+    status = 409
+
+
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What went: the months, oldest first, and how many rows they held."""
+    """What went: the months, oldest first, how many rows they held, and the files that hold them now."""
 
     months: list[date]
     rows: int
+    files: list[str] = field(default_factory=list, compare=False)
 
 
 def month_of(moment: datetime | date) -> date:
@@ -92,46 +96,72 @@ def drop_before(month: date, *, actor: Any) -> Dropped:
     with transaction.atomic():
         _wait_briefly()
         old = {begin: table for begin, table in sorted(_tables().items()) if begin < month}
-        rows = 0
-        with connection.cursor() as cursor:
-            for table in old.values():
-                cursor.execute(f"SELECT count(*) FROM {table}")
-                rows += cursor.fetchone()[0]
-                cursor.execute(f"ALTER TABLE audit_event DETACH PARTITION {table}")
-                cursor.execute(f"DROP TABLE {table}")
-        gone = Dropped(list(old), rows)
+        files, rows = [], 0
+        for begin, table in old.items():
+            name, count = _export(begin, table)
+            _drop(table, count)
+            files += [name] if count else []
+            rows += count
         if rows:
-            names = [f"{begin:%Y-%m}" for begin in gone.months]
-            record("audit.dropped", f"{month:%Y-%m}", actor=actor, months=names, entries=rows)
-    return gone
+            names = [f"{begin:%Y-%m}" for begin in old]
+            record("audit.dropped", f"{month:%Y-%m}", actor=actor, months=names, entries=rows, files=files)
+    return Dropped(list(old), rows, files)
 
 
-class Housekeeping:
-    """What the ticker does once a day: months ahead, and what is older than BERTH_AUDIT_KEEP_MONTHS goes."""
+def _export(month: date, table: str) -> tuple[str, int]:
+    """Write a month into a file, a row a line; (its name, how many rows). An empty month makes no file."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL statement_timeout = 0")
+        cursor.execute(f"SELECT count(*), min(id), max(id) FROM {table}")
+        count, first, last = cursor.fetchone()
+        if not count:
+            return "", 0
+        # By the ids: what comes into this month after it went must not take this file's place.
+        name = f"events/{month:%Y-%m}-{first}-{last}.jsonl.gz"
+        exports.write(name, _lines(cursor, table))
+    return name, count
 
-    def __init__(self) -> None:
-        self._due = 0.0  # on the monotonic clock
 
-    def turn(self) -> None:
-        """Do it when it is due. A failure is told in the log and tried again soon; the pulse goes on."""
-        if time.monotonic() < self._due:
-            return
-        self._due = time.monotonic() + AGAIN_S
-        try:
-            keep_up()
-        except Exception:  # a lock that was not to be had, a role without the right to make tables: nothing is lost
-            log.warning("months of the record: trying again in %s s", AGAIN_S, exc_info=True)
-        else:
-            self._due = time.monotonic() + EVERY_S
+def _lines(cursor: Any, table: str) -> Iterator[bytes]:
+    # These signs cannot stand in JSON, so that nothing is quoted: each line is the row as JSON and nothing else.
+    plain = "FORMAT csv, QUOTE E'\x01', DELIMITER E'\x02'"
+    rows = f"SELECT row_to_json(row) FROM (SELECT * FROM {table} ORDER BY id) AS row"
+    with cursor.copy(f"COPY ({rows}) TO STDOUT WITH ({plain})") as copy:
+        for part in copy:
+            yield bytes(part)
+
+
+def _drop(table: str, exported: int) -> None:
+    """Take a month away that was exported. Raises MonthGrew when it holds another number of rows by now."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE audit_event DETACH PARTITION {table}")  # from here on nobody writes into it
+        cursor.execute(f"SELECT count(*) FROM {table}")
+        if cursor.fetchone() != (exported,):
+            raise MonthGrew
+        cursor.execute(f"DROP TABLE {table}")
 
 
 def keep_up(now: datetime | None = None) -> Dropped:
-    """Tables ahead of time; then the months go that the setting does not keep (0 keeps all)."""
+    """Tables ahead of time; then the months go that the settings do not keep (0 keeps all)."""
     make_ready(now)
+    this = month_of(now or timezone.now())
     keep = settings.BERTH_AUDIT_KEEP_MONTHS
-    if not keep:
-        return Dropped([], 0)
-    return drop_before(later(month_of(now or timezone.now()), -keep), actor=None)
+    first = later(this, -keep) if keep else date.min
+    if most := settings.BERTH_AUDIT_KEEP_MIB:
+        first = max(first, _first_that_fits(most << 20, this))
+    return drop_before(first, actor=None) if first > date.min else Dropped([], 0)
+
+
+def _first_that_fits(most: int, this: date) -> date:
+    """The oldest month of the newest ones that take `most` bytes together; the present one stays in any case."""
+    first = date.min
+    with connection.cursor() as cursor:
+        for month, table in sorted(_tables().items(), reverse=True):
+            cursor.execute("SELECT pg_total_relation_size(%s::regclass)", [table])
+            most -= cursor.fetchone()[0]
+            if most < 0 and month < this:
+                return later(month, 1)
+    return first
 
 
 def _wait_briefly() -> None:

@@ -81,6 +81,7 @@ SENTENCES: dict[str, Any] = {
     "model.code_forbidden": _("{actor} forbade {target} to run its own code"),
     "audit.exported": _("{actor} exported this record as {target}"),
     "audit.dropped": _("{actor} dropped all of this record from before {target}"),
+    "logs.exported": _("{actor} moved old logs into files: {target}"),
     "host.joined": _("The host {target} joined"),
     "host.rejoined": _("The host {target} joined again with a new key"),
     "host.code_made": _("{actor} made a code for {target} to join"),

@@ -130,6 +130,26 @@ def read_all(job_id: uuid.UUID, offset: int = 0) -> Iterator[Part]:
         offset = part.end
 
 
+def drop(row: JobLog) -> int:
+    """Forget the bytes of a log as it was read; returns how many there were, 0 when it has changed since.
+
+    The row stays: offsets keep their meaning, and all before `size` counts as not kept any more.
+    """
+    kept = len(row.tail) + sum(end - start for start, end, name in row.segments if name)
+    as_read = JobLog.objects.filter(pk=row.pk, size=row.size, segments=row.segments)
+    if not kept or not as_read.update(tail=b"", segments=[[0, row.size, ""]]):
+        return 0
+    for _start, _end, name in row.segments:
+        if name:
+            storages["logs"].delete(name)
+    return kept
+
+
+def kept_nothing(row: JobLog) -> bool:
+    """Whether there was a log, and all of it went to the export folder."""
+    return row.size > 0 and not row.tail and row.segments == [[0, row.size, ""]]
+
+
 def tail_offset(job_id: uuid.UUID, wanted: int) -> int:
     """Where the last `wanted` bytes begin."""
     return max(0, JobLog.objects.values_list("size", flat=True).get(pk=job_id) - wanted)

@@ -1,5 +1,6 @@
 """The months of the record: made ahead, strays taken in, old ones dropped by one recorded act; nothing is refused."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ import threading
 import uuid
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -20,7 +22,8 @@ from panel import audit
 from panel.accounts.actor import Actor
 from panel.audit import months
 from panel.audit.models import AppendOnly, Event
-from panel.audit.months import Housekeeping, drop_before, keep_up, later, make_ready, month_of
+from panel.audit.months import drop_before, keep_up, later, make_ready, month_of
+from panel.core import daily, exports
 from tests.servers import Servers
 
 THIS = month_of(timezone.now())
@@ -87,6 +90,7 @@ def test_dropping_takes_what_is_older_and_says_so() -> None:
     assert told.actor == "ada" and told.target == f"{later(THIS, -1):%Y-%m}"
     assert told.facts == {
         "months": [f"{later(THIS, -3):%Y-%m}", f"{later(THIS, -2):%Y-%m}"], "entries": 5, "via": "shell",
+        "files": gone.files,
     }  # fmt: skip
     assert drop_before(later(THIS, -1), actor=ada).months == []
     assert Event.objects.filter(verb="audit.dropped").count() == 1, "nothing went: nothing to tell"
@@ -142,13 +146,87 @@ def test_the_ticker_does_it_once_a_day_and_soon_again_after_a_failure(monkeypatc
         if len(done) == 1:
             raise RuntimeError("locked")
 
-    monkeypatch.setattr(months, "keep_up", work)
-    monkeypatch.setattr(months.time, "monotonic", lambda: now[0])
-    housekeeping = Housekeeping()
+    monkeypatch.setattr(daily, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    once = daily.Daily("record", work)
     for _ in range(3 * 24 * 60):
-        housekeeping.turn()
+        once.turn(wait=True)
         now[0] += 60
     assert done == [1000, 1600, 1600 + 86_400, 1600 + 2 * 86_400]
+
+
+def test_what_is_left_to_do_is_soon_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, done = [1000.0], []
+
+    def work() -> bool:
+        done.append(now[0])
+        return len(done) < 3
+
+    monkeypatch.setattr(daily, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    once = daily.Daily("logs", work)
+    for _ in range(24 * 60):
+        once.turn(wait=True)
+        now[0] += 60
+    assert done == [1000, 1060, 1120]
+
+
+def read_file(name: str) -> list[dict[str, Any]]:
+    with gzip.open(exports.path_of(name), "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+@pytest.mark.django_db
+def test_what_goes_is_a_file_first_byte_for_byte() -> None:
+    month = later(THIS, -2)
+    put(month, 'odd "name"\n\\ \u202e 中文', 3)
+    kept = list(Event.objects.order_by("pk").values("id", "target", "verb"))
+    gone = drop_before(THIS, actor=None)
+    rows = [row for name in gone.files for row in read_file(name)]
+    assert [{key: row[key] for key in ("id", "target", "verb")} for row in rows] == kept
+    assert Event.objects.get(verb="audit.dropped").facts["files"] == gone.files
+    assert exports.path_of(gone.files[0]).stat().st_mode & 0o777 == 0o600
+    put(month, "late")  # of the same month, after it went: another file
+    again = drop_before(THIS, actor=None)
+    assert again.files and again.files != gone.files and len(read_file(gone.files[0])) == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nothing_goes_that_cannot_be_written(settings: Any, tmp_path: Path) -> None:
+    put(later(THIS, -2), count=4)
+    (tmp_path / "a file").write_text("")
+    settings.BERTH_EXPORT_FOLDER = tmp_path / "a file"
+    with pytest.raises(OSError):
+        drop_before(THIS, actor=None)
+    assert Event.objects.filter(target="chat").count() == 4
+    assert not Event.objects.filter(verb="audit.dropped").exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_month_that_grows_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    put(later(THIS, -2), count=4)
+    write = exports.write
+
+    def and_more(name: str, parts: Any) -> Path:
+        path = write(name, parts)
+        put(later(THIS, -2))
+        return path
+
+    monkeypatch.setattr(exports, "write", and_more)
+    with pytest.raises(months.MonthGrew):
+        drop_before(THIS, actor=None)
+    assert Event.objects.filter(target="chat").count() == 4, "all of it was one transaction"
+
+
+@pytest.mark.django_db
+def test_the_oldest_months_go_until_the_rest_fits(settings: Any) -> None:
+    for n in (3, 2, 1, 0):
+        put(later(THIS, -n), f"m{n}", 400)
+    settings.BERTH_AUDIT_KEEP_MIB = 1000
+    assert keep_up().months == []
+    settings.BERTH_AUDIT_KEEP_MIB = 1
+    gone = keep_up()
+    left = set(Event.objects.exclude(verb="audit.dropped").values_list("target", flat=True))
+    assert gone.months[0] == later(THIS, -3) and later(THIS, -1) >= gone.months[-1], gone
+    assert left == {"m0", "m1", "m2"} - {f"m{n}" for n in (2, 1) if later(THIS, -n) in gone.months}
 
 
 @pytest.mark.django_db(transaction=True)
