@@ -8,6 +8,7 @@ engine     answers at once; as cheap as Python can, so that it is the door that 
 import asyncio
 import dataclasses
 import json
+import logging
 import os
 import socket
 import sys
@@ -105,6 +106,7 @@ def main() -> None:
     # Everything as the panel sets it, but for the events, which need a broker.
     config = web.config(starlette() if name == "starlette" else door())
     config.lifespan = "off"
+    logging.disable(logging.INFO)
     uvicorn.Server(config).run(sockets=[listener])
 
 

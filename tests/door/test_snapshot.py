@@ -209,10 +209,10 @@ def test_the_last_use_is_written_in_one_statement(db: None, django_assert_max_nu
 def test_the_probes_token_is_good_for_five_minutes(settings: Any) -> None:
     secret = snapshot.probe_token(5, "run-1")
     key = snapshot._internal_key(settings.SECRET_KEY)
-    caller = identify([(b"authorization", f"Bearer {secret}".encode())], Snapshot(internal_key=key), time.time() + 290)
+    caller = identify([f"Bearer {secret}".encode()], Snapshot(internal_key=key), time.time() + 290)
     assert (caller.deployment_id, caller.probe_run, caller.token) == (5, "run-1", None)
     with pytest.raises(Exception, match=r"token\.expired"):
-        identify([(b"authorization", f"Bearer {secret}".encode())], Snapshot(internal_key=key), time.time() + 310)
+        identify([f"Bearer {secret}".encode()], Snapshot(internal_key=key), time.time() + 310)
 
 
 # --- freshness ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from panel.fleet.door.errors import DoorError
@@ -36,9 +35,8 @@ class Caller:
         return limit is None or deployment_id in limit
 
 
-def bearer(headers: Iterable[tuple[bytes, bytes]]) -> str:
+def bearer(values: list[bytes]) -> str:
     """The token of the one Authorization header. Raises DoorError 401."""
-    values = [value for name, value in headers if name == b"authorization"]
     if not values:
         raise _unknown("token.missing", "This needs a token.", "Send the header `Authorization: Bearer <token>`.")
     scheme, _, token = values[0].strip().partition(b" ")
@@ -52,9 +50,9 @@ def bearer(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return token.decode("latin-1")
 
 
-def identify(headers: Iterable[tuple[bytes, bytes]], snapshot: Snapshot, now: float) -> Caller:
+def identify(authorization: list[bytes], snapshot: Snapshot, now: float) -> Caller:
     """The caller, allowed to use the door. Raises DoorError 401 or 403. `now` is Unix seconds."""
-    token = bearer(headers)
+    token = bearer(authorization)
     if token.startswith(INTERNAL):
         return _internal(token, snapshot.internal_key, now)
     digest = token_hash(token)

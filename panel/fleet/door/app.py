@@ -8,17 +8,19 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Protocol
 
 from panel.fleet.door import access, routes
-from panel.fleet.door.asgi import ASK, Scope, check_headers, path_of, say, with_id
-from panel.fleet.door.asgi import request_id as new_id
+from panel.fleet.door.asgi import ASK, Scope, path_of, say
 from panel.fleet.door.body import Held, Receive, find_model, read_body
+from panel.fleet.door.deadline import Limit
 from panel.fleet.door.errors import DoorError
+from panel.fleet.door.headers import Asked
 from panel.fleet.door.limits import Limits
-from panel.fleet.door.relay import Broken, Send, relay, request_head
+from panel.fleet.door.relay import Broken, Client, Send, relay
 from panel.fleet.door.snapshot import NoSnapshot, Route, Snapshot
-from panel.fleet.door.upstream import ClientGone, Header, Pool
+from panel.fleet.door.upstream import ClientGone, Pool
 
 log = logging.getLogger("berth.door")
 
@@ -33,6 +35,14 @@ class Count:
     active: int = 0
     requests: int = 0
     broken: int = 0
+
+    def __enter__(self) -> None:
+        self.requests += 1
+        self.active += 1
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.active -= 1
+        self.broken += isinstance(exc, (DoorError, Broken))
 
 
 class Source(Protocol):
@@ -70,43 +80,42 @@ class Door:
             return
         if scope["type"] != "http":
             return
-        request_id = new_id(scope["headers"])
+        asked = Asked(scope["headers"])
         try:
-            await self._answer(scope, receive, send, request_id)
+            await self._answer(scope, receive, send, asked)
         except DoorError as refusal:
-            await say(send, scope, refusal.status, refusal.body(), [*refusal.headers(), (b"x-request-id", request_id)])
+            headers = [*refusal.headers(), (b"x-request-id", asked.request_id)]
+            await say(send, scope, refusal.status, refusal.body(), headers)
         except ClientGone:
-            log.debug("client left: %s %s", scope["path"], request_id.decode())
+            log.debug("client left: %s %s", scope["path"], asked.request_id.decode())
         except Broken as exc:
             # Returning without the end of the answer makes the server cut the connection: the client sees it.
-            log.warning("answer broke off (%s), request %s", exc, request_id.decode())
+            log.warning("answer broke off (%s), request %s", exc, asked.request_id.decode())
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> None:
-        path = path_of(scope)
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, asked: Asked) -> None:
+        path, method = path_of(scope), scope["method"]
         allowed = _methods(path)
-        method = scope["method"]
         if method == "OPTIONS" and allowed:
-            await say(send, scope, 204, b"", [(b"allow", allowed.encode())])
+            await say(send, scope, 204, b"", [(b"allow", ", ".join(allowed).encode())])
             return
-        snapshot, caller = await self._identify(scope)
+        snapshot, caller = await self._identify(asked)
         if caller.token is not None and caller.token.id is not None:
             self.used[caller.token.id] = self._clock()
         if not allowed:
             raise _no_such_path(path)
-        if method not in allowed.split(", "):
-            raise DoorError(
-                405, "request.method", f"{path} takes {allowed}.", "", headers=[(b"allow", allowed.encode())]
-            )
+        if method not in allowed:
+            listed = ", ".join(allowed)
+            raise DoorError(405, "request.method", f"{path} takes {listed}.", headers=[(b"allow", listed.encode())])
         if path in ASK:
-            await self._ask(scope, receive, send, snapshot=snapshot, caller=caller, path=path, request_id=request_id)
+            await self._ask(path, asked, receive, send, snapshot, caller)
         else:
             answer = self._models(path, snapshot, caller)
-            await say(send, scope, 200, json.dumps(answer).encode(), [(b"x-request-id", request_id)])
+            await say(send, scope, 200, json.dumps(answer).encode(), [(b"x-request-id", asked.request_id)])
 
-    async def _identify(self, scope: Scope) -> tuple[Snapshot, access.Caller]:
+    async def _identify(self, asked: Asked) -> tuple[Snapshot, access.Caller]:
         try:
             snapshot = await self._snapshot()
-            caller = access.identify(scope["headers"], snapshot, self._clock())
+            caller = access.identify(asked.authorization, snapshot, self._clock())
             if caller.probe_run:  # it comes the moment an engine listens, of which an older snapshot does not know
                 snapshot = await self._snapshot(newest=True)
         except NoSnapshot as exc:
@@ -125,45 +134,26 @@ class Door:
         return routes.entry(routes.choose(snapshot, caller, path.removeprefix(MODELS + "/"), self._clock()))
 
     async def _ask(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        *,
-        snapshot: Snapshot,
-        caller: access.Caller,
-        path: str,
-        request_id: bytes,
+        self, path: str, asked: Asked, receive: Receive, send: Send, snapshot: Snapshot, caller: access.Caller
     ) -> None:
-        declared = check_headers(scope["headers"])
-        body = await read_body(receive, declared, self.limits, self._held)
+        declared = asked.length()
+        patience = Limit(self._pool.rounds)
+        body = b""
         try:
+            body = await read_body(receive, declared, self.limits, self._held, patience)
             model = await find_model(body)
             route = routes.choose(snapshot, caller, model, self._clock())
-            parts: dict[str, Any] = {"receive": receive, "send": send, "limits": self.limits, "request_id": request_id}
-            headers = with_id(scope["headers"], request_id)
-            try:
-                await self._forward(route, path, headers, body, parts)
-            except DoorError as refusal:
-                again = await self._with_newer_key(refusal, route, caller, model)
-                await self._forward(again, path, headers, body, parts)
+            client = Client(receive, send, patience, asked.request_id)
+            count = self.counts.get(route.name) or self.counts.setdefault(route.name, Count())
+            with count:
+                try:
+                    await relay(self._pool, route, asked.head(path, route, len(body)), body, client)
+                except DoorError as refusal:
+                    again = await self._with_newer_key(refusal, route, caller, model)
+                    await relay(self._pool, again, asked.head(path, again, len(body)), body, client)
         finally:
             self._held.bytes -= len(body)
-
-    async def _forward(
-        self, route: Route, path: str, headers: list[Header], body: bytes, parts: dict[str, Any]
-    ) -> None:
-        head = request_head("POST", path, route, headers, len(body))
-        count = self.counts.setdefault(route.name, Count())
-        count.requests += 1
-        count.active += 1
-        try:
-            await relay(self._pool, route, head, body, **parts)
-        except (DoorError, Broken):
-            count.broken += 1
-            raise
-        finally:
-            count.active -= 1
+            patience.close()
 
     async def _with_newer_key(self, refusal: DoorError, route: Route, caller: access.Caller, model: str) -> Route:
         """The route anew when another host's door refused a key that was replaced a moment ago; else the refusal."""
@@ -179,13 +169,13 @@ class Door:
         return again
 
 
-def _methods(path: str) -> str:
-    """The methods that a path takes; "" for a path that is not open."""
+def _methods(path: str) -> tuple[str, ...]:
+    """The methods that a path takes; none for a path that is not open."""
     if path in ASK:
-        return "POST, OPTIONS"
+        return ("POST", "OPTIONS")
     if path == MODELS or _ONE_MODEL.fullmatch(path):
-        return "GET, HEAD, OPTIONS"
-    return ""
+        return ("GET", "HEAD", "OPTIONS")
+    return ()
 
 
 def _no_such_path(path: str) -> DoorError:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timezone
 from typing import Any
 
 from panel.fleet.door.errors import DoorError, EngineBroke
 from panel.fleet.door.snapshot import Via
-from panel.fleet.door.upstream import BadAnswer, Connection, Head
+from panel.fleet.door.upstream import BadAnswer, Head
 
 ANSWER = 64 << 10  # bytes of a door's own answer
 _CODE = re.compile(r"[a-z_]+(\.[a-z0-9_]+)+")
@@ -58,10 +59,10 @@ def broke_off(via: Via) -> EngineBroke:
     return broke
 
 
-async def refused(connection: Connection, answer: Head, via: Via) -> DoorError:
+async def refused(more: Callable[[], Awaitable[bytes]], answer: Head, via: Via) -> DoorError:
     """What the host's door said itself, as the panel's word. Raises BadAnswer when it makes no sense."""
     data = bytearray()
-    while piece := await connection.more():
+    while piece := await more():
         data += piece
         if len(data) > ANSWER:
             raise BadAnswer("a door's own answer too large")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Generator, Iterator, MutableMapping
 from typing import Any
 
-from panel.fleet.door.deadline import Deadline
+from panel.fleet.door.deadline import Limit
 from panel.fleet.door.errors import BodyError, DoorError
 from panel.fleet.door.limits import Limits
 from panel.fleet.door.upstream import ClientGone
@@ -50,16 +50,16 @@ class Held:
         self.bytes += size
 
 
-async def read_body(receive: Receive, declared: int | None, limits: Limits, held: Held) -> bytes:
+async def read_body(receive: Receive, declared: int | None, limits: Limits, held: Held, patience: Limit) -> bytes:
     """The whole body. Raises DoorError (408, 413, 503) and ClientGone; the caller gives the bytes back to `held`."""
     if declared is not None and declared > limits.body:
         raise _too_large(limits, close=declared > 8 * limits.body)
     pieces: list[bytes] = []
     size = 0
-    end = asyncio.get_running_loop().time() + limits.body_total_s
+    end = patience.now() + limits.body_total_s
     try:
         while True:
-            with Deadline(min(limits.body_pause_s, end - asyncio.get_running_loop().time())):
+            with patience.within(limits.body_pause_s, end):
                 message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone

@@ -15,15 +15,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from panel.fleet.agent.procs import Ident
 from panel.fleet.door.access import bearer
-from panel.fleet.door.asgi import ASK, Scope, check_headers, path_of, request_id, say, with_id
+from panel.fleet.door.asgi import ASK, Scope, path_of, say
 from panel.fleet.door.body import Held, Receive, read_body
+from panel.fleet.door.deadline import Limit
 from panel.fleet.door.errors import DoorError
+from panel.fleet.door.headers import ENGINE_KEY, RUN, Asked
 from panel.fleet.door.limits import Limits
-from panel.fleet.door.relay import ENGINE_KEY, RUN, Broken, Send, relay, request_head
+from panel.fleet.door.relay import Broken, Client, Send, relay
 from panel.fleet.door.snapshot import Route, token_hash
 from panel.fleet.door.upstream import ClientGone, Pool
 
@@ -100,36 +101,38 @@ class HostDoor:
             return
         if scope["type"] != "http":
             return
-        identity = request_id(scope["headers"])
+        asked = Asked(scope["headers"])
         try:
-            await self._answer(scope, receive, send, identity)
+            await self._answer(scope, receive, send, asked)
         except DoorError as refusal:
-            headers = [*refusal.headers(), (b"x-request-id", identity)]
+            headers = [*refusal.headers(), (b"x-request-id", asked.request_id)]
             await say(send, scope, refusal.status, refusal.body(), headers, said_by=b"door")
         except ClientGone:
-            log.debug("the panel left, request %s", identity.decode())
+            log.debug("the panel left, request %s", asked.request_id.decode())
         except Broken as exc:
-            log.warning("answer broke off (%s), request %s", exc, identity.decode())
+            log.warning("answer broke off (%s), request %s", exc, asked.request_id.decode())
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, identity: bytes) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, asked: Asked) -> None:
         book = self._book.now()
-        if token_hash(bearer(scope["headers"])) not in book.accepts:
+        if token_hash(bearer(asked.authorization)) not in book.accepts:
             raise DoorError(401, "token.unknown", "This key is not known here.")
         target = _TARGET.fullmatch(path_of(scope))
         if target is None or target[2] not in ASK:
             raise DoorError(404, "request.path", "There is nothing here.")
         if scope["method"] != "POST":
             raise DoorError(405, "request.method", "This takes POST.", headers=[(b"allow", b"POST")])
-        declared = check_headers(scope["headers"])
+        declared = asked.length()
         route = _route(book, target[1], scope["headers"])
-        body = await read_body(receive, declared, self.limits, self._held)
+        patience = Limit(self._pool.rounds)
+        body = b""
         try:
-            head = request_head("POST", target[2], route, with_id(scope["headers"], identity), len(body))
-            parts: dict[str, Any] = {"limits": self.limits, "request_id": identity}
+            body = await read_body(receive, declared, self.limits, self._held, patience)
             # The panel's door tells the client of a broken stream: here the cut itself is the word.
-            await relay(self._pool, route, head, body, receive=receive, send=send, tell=False, **parts)
+            client = Client(receive, send, patience, asked.request_id, tell=False)
+            await relay(self._pool, route, asked.head(target[2], route, len(body)), body, client)
         finally:
             self._held.bytes -= len(body)
+            patience.close()
 
 
 def _route(book: Open, job_id: str, headers: list[tuple[bytes, bytes]]) -> Route:
@@ -140,6 +143,6 @@ def _route(book: Open, job_id: str, headers: list[tuple[bytes, bytes]]) -> Route
         raise DoorError(
             404, "door.not_running", "The engine does not run on its host at this moment.", "Ask again.", who="host"
         )
-    keys = [value for name, value in headers if name == ENGINE_KEY]
+    keys = [value for name, value in headers if name == ENGINE_KEY.encode()]
     key = keys[0].decode("latin-1") if len(keys) == 1 else ""
     return Route("", 0, "ready", open=True, host=engine.host, port=engine.port, key=key)

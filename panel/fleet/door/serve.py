@@ -22,25 +22,37 @@ MOST = 4096  # connections and requests at once
 
 
 class HeadLimit(HttpToolsProtocol):
-    """Uvicorn has no time limit on a request's head: one who sends nothing, or a byte a minute, would stay for ever."""
+    """Uvicorn has no time limit on a request's head: one who sends nothing, or a byte a minute, would stay for ever.
+
+    And it writes head and body of an answer apart, which are two calls of the system where one does.
+    """
 
     head_s = Limits.head_s
     _head_timer: asyncio.TimerHandle | None = None
+    _in_head = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._begin_head()
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        if self._head_timer is None:  # a later request on the same connection
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # A head that came whole, as most do, needs no timer.
+        if self._in_head and self._head_timer is None and not self.transport.is_closing():
             self._begin_head()
 
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
+        self._in_head = False
         self._end_head()
         super().on_headers_complete()
+        self.cycle.transport = Joined(self.transport, self.loop)  # type: ignore[assignment]
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._in_head = False
         self._end_head()
         super().connection_lost(exc)
 
@@ -55,6 +67,38 @@ class HeadLimit(HttpToolsProtocol):
     def _head_late(self) -> None:
         self._head_timer = None
         self.transport.abort()
+
+
+class Joined:
+    """What uvicorn sees of the transport while it answers: the first piece waits for the second of the same moment."""
+
+    __slots__ = ("_first", "_loop", "_transport", "is_closing", "write")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._first = b""
+        self.is_closing = transport.is_closing
+        self.write = self._hold
+
+    def _hold(self, data: bytes) -> None:
+        self._first = data
+        self.write = self._join
+        self._loop.call_soon(self.flush)
+
+    def _join(self, data: bytes) -> None:
+        self.write = self._transport.write
+        self._transport.write(self._first + data)
+        self._first = b""
+
+    def flush(self) -> None:
+        if self._first:
+            self.write = self._transport.write
+            self._transport.write(self._first)
+            self._first = b""
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
 
 
 class Server(uvicorn.Server):

@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 import httptools
 
-from panel.fleet.door.deadline import Deadline
-from panel.fleet.door.errors import EngineBroke
+from panel.fleet.door.deadline import Limit, Rounds
 from panel.fleet.door.limits import Limits
 
 Header = tuple[bytes, bytes]
@@ -70,7 +69,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.closed = False
         self.transport: asyncio.Transport
-        self.idle_timer: asyncio.TimerHandle | None = None
+        self.idle_until = 0.0  # loop time, while it is idle
         self._waiter: asyncio.Future[None] | None = None
         self._begin()
 
@@ -169,18 +168,25 @@ class Connection(asyncio.Protocol):
             self.transport.write(body)
 
     async def head(self) -> Head:
-        """The answer's status and headers. Raises EngineBroke (late), ConnectionGone, BadAnswer, ClientGone."""
-        await self._until(lambda: self._head is not None, self.limits.first_byte_s, "engine.no_first_byte")
-        if self._head is None:
-            raise ConnectionGone("no head")
+        """The answer's status and headers. Raises ConnectionGone, BadAnswer, ClientGone."""
+        while self._head is None:
+            await self._wait()
+        if isinstance(self._error, ClientGone):
+            raise self._error
         return self._head
 
     async def more(self) -> bytes:
         """The next bytes of the body as they came; b"" at its end. Raises as `head` does."""
-        if not self._pieces:
-            await self._until(lambda: bool(self._pieces) or self._complete, self.limits.idle_s, "engine.went_silent")
-        if not self._pieces:
-            return b""
+        while not self._pieces:
+            if self._complete:
+                return b""
+            await self._wait()
+        return self.take()
+
+    def take(self) -> bytes:
+        """What came of the body and was not taken yet. Raises ClientGone."""
+        if isinstance(self._error, ClientGone):
+            raise self._error
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces, self._held = [], 0
         if self._paused:
@@ -211,25 +217,15 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
         self._wake()
 
-    async def _until(self, there: Callable[[], bool], seconds: float, late: str) -> None:
-        timer: asyncio.TimerHandle | None = None
+    async def _wait(self) -> None:
+        """Until something came, or its error."""
+        if self._error is not None:
+            raise self._error
+        self._waiter = self._loop.create_future()
         try:
-            while not there():
-                if self._error is not None:
-                    raise self._error
-                if timer is None:
-                    timer = self._loop.call_later(seconds, self._late, seconds, late)
-                self._waiter = self._loop.create_future()
-                await self._waiter
+            await self._waiter
         finally:
             self._waiter = None
-            if timer is not None:
-                timer.cancel()
-        if isinstance(self._error, ClientGone):
-            raise self._error
-
-    def _late(self, seconds: float, code: str) -> None:
-        self.abort(EngineBroke(code, f"The engine sent nothing for {seconds:g} seconds.", status=504))
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -244,28 +240,27 @@ class Pool:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.rounds = Rounds()
         self._idle: dict[Address, list[Connection]] = {}
         self._away: dict[Address, float] = {}  # until when (loop time) it counts as out of reach
 
-    async def take(self, address: Address) -> Connection:
-        """An idle connection (`used` > 0) or a new one. Raises Unreachable when none can be made."""
+    def take(self, address: Address) -> Connection | None:
+        """An idle connection (`used` > 0), where there is one."""
         idle = self._idle.get(address)
         while idle:
             connection = idle.pop()
-            if connection.idle_timer is not None:
-                connection.idle_timer.cancel()
             if not connection.closed and not connection.transport.is_closing():
                 return connection
-        return await self.connect(address)
+        return None
 
-    async def connect(self, address: Address) -> Connection:
+    async def connect(self, address: Address, patience: Limit) -> Connection:
         """A new connection. One that nobody answered is not tried again by every request that comes meanwhile."""
         loop = asyncio.get_running_loop()
         if self._away.get(address, 0.0) > loop.time():
             raise Unreachable("it was out of reach a moment ago")
         tls = _tls() if address.certificate else None
         try:
-            with Deadline(self.limits.connect_s):
+            with patience.within(self.limits.connect_s):
                 _, connection = await loop.create_connection(
                     lambda: Connection(self.limits, self._forget, address), address.host, address.port, ssl=tls
                 )
@@ -286,8 +281,19 @@ class Pool:
             connection.abort()
             return
         keep = self.limits.keep_door_s if connection.address.certificate else self.limits.keep_idle_s
-        connection.idle_timer = asyncio.get_running_loop().call_later(keep, connection.abort)
+        connection.idle_until = asyncio.get_running_loop().time() + keep
         idle.append(connection)
+        self.rounds.add(self)
+
+    def look(self, now: float) -> None:
+        """Close what has been idle for too long; the oldest stand first."""
+        for idle in list(self._idle.values()):
+            for connection in list(idle):
+                if connection.idle_until > now:
+                    break
+                connection.abort()  # which takes it out of the list, once the loop says that it is lost
+        if not self._idle:
+            self.rounds.discard(self)
 
     def close(self) -> None:
         for connection in [c for idle in self._idle.values() for c in idle]:
@@ -295,8 +301,6 @@ class Pool:
         self._idle.clear()
 
     def _forget(self, connection: Connection) -> None:
-        if connection.idle_timer is not None:
-            connection.idle_timer.cancel()
         idle = self._idle.get(connection.address)
         if idle and connection in idle:
             idle.remove(connection)
