@@ -7,6 +7,7 @@ A seed decides moment, fault, victim and all pauses. Results are appended to FIL
 """
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -45,6 +46,7 @@ def main() -> int:
     import django
 
     django.setup()
+    logging.getLogger("panel").setLevel(logging.WARNING)  # what the harness itself does is nobody's news
     from tests.chaos.berth import own_servers, point_django_at
     from tests.chaos.times import Times
 

@@ -43,6 +43,7 @@ class Result:
     code: str = ""
     end: str = ""
     violations: list[str] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)  # of a run that was late or broken: its states, by seconds
 
     @property
     def late(self) -> bool:
@@ -54,7 +55,7 @@ class Result:
         )
         text = f"{word} seed {self.seed:<6} {self.moment:<22} {self.point:<14.14} {self.fault:<24.24} {self.model:<8}"
         text += f" {self.end:<8} settled {self.settled_s:5.1f} s, took {self.took_s:5.1f} s"
-        return "\n    ".join([text, *self.violations])
+        return "\n    ".join([text, *self.violations, *self.story])
 
 
 def code_state() -> str:
@@ -124,6 +125,8 @@ def _play(berth: Berth, group: Group, results: list[Result]) -> None:
         result.settled_s = time.monotonic() - ended if not found else -1.0
         result.violations += found
         result.end = scene.row().state
+        if result.late or found:
+            result.story = _story(scene, time.time() - (time.monotonic() - ended))
 
     _each(group, results, judge)
     _each(group, results, _clear)
@@ -174,6 +177,12 @@ def _clear(scene: Scene, result: Result) -> None:
     scene.fault.kills_engine = True  # a failure that was there before is no news
     found = _settled(lambda: invariants.broken(scene, Goal("deleted", (0, 99))), LIMIT_S * PATIENCE)
     result.violations += [f"after its deletion: {text}" for text in found]
+
+
+def _story(scene: Scene, ended: float) -> list[str]:
+    """The states of a deployment and when they came, in seconds from the end of the fault."""
+    moves = scene.row().transitions.order_by("pk")
+    return [f"{move.at.timestamp() - ended:+7.2f} {move.old} → {move.new} {move.reason or ''}" for move in moves]
 
 
 def _settled(check: Callable[[], list[str]], limit: float) -> list[str]:
