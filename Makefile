@@ -25,7 +25,7 @@ doctor: $(RUN_STAMP) ## check everything the panel needs, one line each
 	@exec $(BIN)/python manage.py doctor
 
 check: lint types ## lint, import contracts, types, the quick tests without servers (minutes)
-	@exec $(BIN)/pytest -q -m "not slow and not integration and not browser and not engine"
+	@exec $(BIN)/pytest -q -n 2 -m "not slow and not integration and not browser and not engine"
 
 test: lint types ## all tests: with servers, in a browser, with a real engine
 	@exec $(BIN)/python -m tests.run

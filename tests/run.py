@@ -112,18 +112,20 @@ def oldest_python() -> str:
 
 
 def parts() -> list[Part]:
+    alone = "not integration and not browser and not engine"
     found = [
-        Part("tests without servers", "not integration and not browser and not engine", {}),
+        Part("quick tests", f"not slow and {alone}", {}, ("-n", "2")),
+        Part("process trees without servers", f"slow and {alone}", {}),
         Part("tests with servers", "integration and not browser and not engine", {}),
         Part("tests in a browser", "browser and not engine", {}),
         Part("tests with a real engine", "engine", {}),
     ]
     if (PG15 / "initdb").exists() and not os.environ.get("DATABASE_URL"):
         marks = "integration and not slow and not browser and not engine"
-        found.insert(3, Part("tests on PostgreSQL 15", marks, {"BERTH_TEST_PG_BIN": str(PG15)}))
+        found.insert(-1, Part("tests on PostgreSQL 15", marks, {"BERTH_TEST_PG_BIN": str(PG15)}))
     if python := oldest_python():
         only = ("tests/e2e/test_main_job.py",)
-        found.insert(3, Part(f"main job, agent on {OLDEST}", "integration", {"BERTH_TEST_AGENT_PYTHON": python}, only))
+        found.insert(-1, Part(f"main job, agent on {OLDEST}", "integration", {"BERTH_TEST_AGENT_PYTHON": python}, only))
     else:
         say(f"\n### no {OLDEST} here: the agent is not run on it")
     return found

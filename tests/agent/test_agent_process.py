@@ -20,6 +20,8 @@ from tests.agent.conftest import ROOT, Host, marked
 from tests.fakes.panel import TOKEN, FakePanel
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 SLEEP = "print('up', flush=True); time.sleep(600)"
 
 

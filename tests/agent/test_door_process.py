@@ -23,6 +23,8 @@ from tests.agent.conftest import ROOT, Host, marked
 from tests.fakes.panel import FakePanel
 from tests.waiting import free_port, until
 
+pytestmark = pytest.mark.slow
+
 KEY = "the panel's key"
 ENGINE = """
 import http.server

@@ -18,6 +18,8 @@ from tests.fakes.make_engine import make_fake_engine, make_fake_model
 from tests.fakes.panel import FakePanel
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 
 def start(host: Host, table: Table, **fake: Any) -> str:
     job_id = str(uuid.uuid4())

@@ -18,6 +18,8 @@ from tests.agent.conftest import ROOT, Host, marked
 from tests.fakes.panel import FakePanel
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 SOURCE = ROOT / "tests/fakes/nvml/nvml.c"
 UUID = "GPU-8f6d2c1a-1111-2222-3333-444455556666"
 CARDS = f"""driver 580.65.06 13000

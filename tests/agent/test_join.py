@@ -26,6 +26,8 @@ from panel.fleet.agent.journal import Busy, Journal
 from tests.agent.conftest import Host, marked
 from tests.e2e.joined import certificate
 
+pytestmark = pytest.mark.slow
+
 
 class FakeHttps:
     """A panel that only takes joins, by https. `seen` are the requests that got through."""
