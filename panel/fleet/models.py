@@ -138,6 +138,7 @@ class Job(models.Model):
     grace_s = models.FloatField(default=30.0)
     order = models.JSONField(default=dict)
     secrets = models.BinaryField(null=True)
+    trace = models.CharField(max_length=64, blank=True, default="", db_default="")  # of who asked, see core/trace.py
     state = models.CharField(max_length=16, default="ordered", db_index=True)
     status = models.JSONField(default=dict)  # newest wire.JobStatus
     status_at = models.DateTimeField(null=True)

@@ -19,6 +19,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from panel import audit
+from panel.core import trace
 from panel.core.crypto import seal, unseal
 from panel.core.errors import Conflict, Invalid, PanelError
 from panel.fleet import doors, live, samples, wire
@@ -95,6 +96,7 @@ def order_job(*, host: Host, task: wire.Message, job_id: uuid.UUID | None = None
             "order": order,
             "grace_s": grace_s,
             "secrets": seal(json.dumps(secret_env)) if secret_env else None,
+            "trace": trace.current(),
         },
     )
     if made:
@@ -106,7 +108,7 @@ def order_job(*, host: Host, task: wire.Message, job_id: uuid.UUID | None = None
 @transaction.atomic
 def stop_job(job_id: uuid.UUID, *, grace_s: float | None = None) -> bool:
     """Ask for the end of a job; False when that was asked already or it has ended."""
-    changes: dict[str, Any] = {"desired": "stop"}
+    changes: dict[str, Any] = {"desired": "stop"} | ({"trace": trace.current()} if trace.current() else {})
     if grace_s is not None:
         changes["grace_s"] = grace_s
     job = Job.objects.filter(pk=job_id, open=True).exclude(desired="stop")
@@ -128,6 +130,7 @@ def work_of(host: Host) -> wire.Work:
             "desired": job.desired,
             "grace_s": job.grace_s,
             "begun": _begun(job),
+            "trace": job.trace,
             "task": {**job.order, **({"secret_env": json.loads(unseal(job.secrets))} if job.secrets else {})},
         }
         for job in host.jobs.filter(open=True).select_related("log").defer("log__tail").order_by("created_at")

@@ -128,6 +128,7 @@ class JobOrder(Message):
     id: str
     desired: Literal["run", "stop"] = "run"
     grace_s: float = 30.0  # between TERM and KILL
+    trace: str = ""  # of the request that wanted it so, for log lines and records only
     begun: bool = False
     task: Task
 

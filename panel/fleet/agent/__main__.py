@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from panel.fleet.agent import config, door_process, seat
+from panel.fleet.agent import config, door_process, loglines, seat
 from panel.fleet.agent.files import Registry
 from panel.fleet.agent.jobs import Jobs
 from panel.fleet.agent.journal import Busy, Journal
@@ -111,8 +111,7 @@ def say(text: str) -> None:
 
 def main(argv: list[str]) -> int:
     args = parse(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    loglines.set_up(os.environ)
     folder = args.dir.expanduser().absolute()
     try:
         return act(args, folder)

@@ -107,7 +107,7 @@ class Job:
 
     # --- the way to the end -----------------------------------------------------------------------------------------
 
-    def ask_stop(self, grace_s: float, reason: str = "") -> None:
+    def ask_stop(self, grace_s: float, reason: str = "", trace: str = "") -> None:
         """Remember first, act in the next `advance`. Asking again changes nothing, except to shorten the grace."""
         if self.record.over:
             return
@@ -117,6 +117,7 @@ class Job:
             return
         self.record.stop_asked_at, self.record.stop_reason = time.time(), reason
         self.record.grace_s, self.kill_at = grace_s, None
+        log.info("job %s is being stopped %s", self.record.id, reason, extra={"trace": trace or self.record.trace})
         self.remember()
 
     def remember(self) -> None:
@@ -250,6 +251,7 @@ class Job:
         self.leftover, self.listening = [], False
         self.use = Use(read_before=self.use.read_before + sum(self.use.read.values()))
         self.record.final, self.order = final, None
+        log.info("job %s %s", self.record.id, final.said, extra={"trace": self.record.trace})
         self.remember()
         self.close()
 

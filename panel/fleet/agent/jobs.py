@@ -123,7 +123,7 @@ class Jobs:
         assert order.task is not None
         limit = TASK_LIMIT_S.get(order.kind)
         now = time.time()
-        record = Record(order.id, order.kind, accepted_at=now, grace_s=order.grace_s)
+        record = Record(order.id, order.kind, accepted_at=now, grace_s=order.grace_s, trace=order.trace)
         record.deadline_at = now + limit if limit else None
         try:
             self.spawner.check(order.task, [argv for job in self.living() for argv in job.record.argv[:1]])
@@ -132,7 +132,7 @@ class Jobs:
             child = self.spawner.launch(record, command)
             self.journal.save(record)
         except guard.Refused as exc:
-            log.warning("job %s refused: %s", order.id, exc.refusal)
+            log.warning("job %s refused: %s", order.id, exc.refusal, extra={"trace": order.trace})
             self._refuse(record, order, exc.refusal)
         except NoPort:
             self._refuse(record, order, Refusal(code="no_port"))
@@ -144,6 +144,7 @@ class Jobs:
             job = Job(record, self.journal, order, child)
             job.attempts = earlier.attempts + 1 if earlier else 1
             self.jobs[order.id] = job
+            log.info("job %s started: %s", order.id, order.kind, extra={"trace": order.trace})
 
     def _refuse(self, record: Record, order: Order, refusal: Refusal) -> None:
         record.final = Final("refused", time.time(), refusal=refusal.model_dump())
@@ -166,7 +167,7 @@ class Jobs:
         self._bury([*stops, *gone])
         for job_id in stops:
             if job_id in self.jobs:
-                self.jobs[job_id].ask_stop(wanted[job_id].grace_s)
+                self.jobs[job_id].ask_stop(wanted[job_id].grace_s, trace=wanted[job_id].trace)
             elif job_id not in self.ghosts:
                 self._ghost(wanted[job_id], None)
         for job_id in gone:

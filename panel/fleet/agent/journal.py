@@ -65,6 +65,12 @@ class Final:
     signal: int | None = None
     refusal: dict[str, Any] | None = None
 
+    @property
+    def said(self) -> str:
+        """For the agent's log."""
+        how = f"exit code {self.exit_code}" if self.exit_code is not None else f"signal {self.signal}"
+        return f"{self.state}: {self.refusal.get('code') if self.refusal else how}"
+
 
 @dataclass
 class Record:
@@ -86,6 +92,7 @@ class Record:
     cleaning_since: float | None = None  # the main process left, others did not
     killed: bool = False
     result_sent: bool = False
+    trace: str = ""  # of the request that ordered it
     final: Final | None = None
 
     @property

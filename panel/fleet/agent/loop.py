@@ -41,7 +41,8 @@ def _level(exc: Exception, backoff: Backoff) -> int:
     """The first failure is worth a line, and a refusal that only a person can end a loud one."""
     if not backoff.fresh:
         return logging.DEBUG
-    return logging.ERROR if isinstance(exc, Rejected) and exc.status in (401, 409, 426) else logging.INFO
+    loud = isinstance(exc, orders.OtherWire) or (isinstance(exc, Rejected) and exc.status in (401, 409, 426))
+    return logging.ERROR if loud else logging.INFO
 
 
 class Wakeup:

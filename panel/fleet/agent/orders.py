@@ -5,24 +5,37 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from panel.fleet.agent.journal import is_job_id
-from panel.fleet.wire import AnyTask, JobOrder, Refusal
+from panel.fleet.agent.version import VERSION
+from panel.fleet.wire import WIRE_VERSION, AnyTask, JobOrder, Refusal
 
 log = logging.getLogger(__name__)
 
 MAX_ORDERS = 2000
 MAX_GRACE_S = 900.0
 MAX_REV = 1 << 62
+TRACE = re.compile(r"[A-Za-z0-9._-]{0,64}")  # the shim writes it into JSON as it is
 KINDS = ("engine", "scan", "runtimes", "install", "remove")
 
 
 class Unreadable(Exception):
     """The work as a whole makes no sense. What runs goes on."""
+
+
+class OtherWire(Unreadable):
+    """The panel is of a version whose work could be misread. What runs goes on; a person has to act."""
+
+    def __init__(self, wire: Any) -> None:
+        super().__init__(
+            f"the panel speaks wire {str(wire)[:20]} and this agent, {VERSION}, speaks {WIRE_VERSION}. Run on this "
+            "host: berth-agent --update. It installs the panel's version of the agent; engines go on meanwhile."
+        )
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,7 @@ class Order:
     task: AnyTask | None = None
     refusal: Refusal | None = None
     begun: bool = False
+    trace: str = ""
 
 
 def parse(raw: bytes) -> tuple[int, list[Order]]:
@@ -46,6 +60,8 @@ def parse(raw: bytes) -> tuple[int, list[Order]]:
         raise Unreadable(str(exc)) from exc
     if not isinstance(work, dict):
         raise Unreadable("not an object")
+    if work.get("wire", WIRE_VERSION) != WIRE_VERSION:
+        raise OtherWire(work["wire"])
     rev, jobs = work.get("rev"), work.get("jobs", [])
     if not isinstance(rev, int) or isinstance(rev, bool) or not 0 <= rev < MAX_REV:
         raise Unreadable("no revision")
@@ -76,4 +92,5 @@ def _order(job_id: str, item: dict[str, Any]) -> Order:
         return Order(job_id, "stop" if desired == "stop" else "run", 30.0, kind, refusal=refusal)
     grace = order.grace_s if math.isfinite(order.grace_s) else 30.0
     grace = min(MAX_GRACE_S, max(0.0, grace))
-    return Order(job_id, order.desired, grace, order.task.kind, task=order.task, begun=order.begun)
+    trace = order.trace if TRACE.fullmatch(order.trace) else ""
+    return Order(job_id, order.desired, grace, order.task.kind, task=order.task, begun=order.begun, trace=trace)

@@ -201,7 +201,7 @@ def start_engine(spec: dict, log: int) -> tuple[int, int]:  # type: ignore[type-
         "run.json",
         f'{{"engine": [{pid}, {start_ticks(pid)}, "{spec["boot"]}"],'
         f' "shim": [{os.getpid()}, {start_ticks(os.getpid())}, "{spec["boot"]}"],'
-        f' "started_at": {time.time():.6f}}}',
+        f' "started_at": {time.time():.6f}, "trace": "{spec.get("trace", "")}"}}',
     )
     # The pipe can be torn only when a stop has already killed the child; its exit then tells so.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)

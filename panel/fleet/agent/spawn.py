@@ -170,6 +170,7 @@ class Spawner:
             "boot": boot_id(),
             "head": record.head,
             "tail": record.tail,
+            "trace": record.trace,
         }
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # a shim that died is noticed by the next look at the job

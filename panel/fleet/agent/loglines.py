@@ -1,0 +1,47 @@
+"""The agent's log: plain lines for people, or one JSON object a line (BERTH_LOG_FORMAT=json), as the panel writes them.
+
+A line that belongs to a job says the id of the request that ordered it (`extra={"trace": …}`), which is also in the
+panel's lines and in the shim's run.json.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timezone
+
+
+class Plain(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(name)s: %(shown)s%(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        found = getattr(record, "trace", "")
+        record.shown = f"[{found}] " if found else ""
+        return super().format(record)
+
+
+class JsonLine(logging.Formatter):
+    """{"time", "level", "logger", "message", "id", "process", "error"}; what is empty is left out."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        values = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "id": getattr(record, "trace", ""),
+            "process": record.process,
+            "error": self.formatException(record.exc_info) if record.exc_info else "",
+        }
+        return json.dumps({key: value for key, value in values.items() if value not in ("", None)}, ensure_ascii=False)
+
+
+def set_up(env: Mapping[str, str]) -> None:
+    """To standard error; the form is that of the environment, plain unless it says json."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLine() if env.get("BERTH_LOG_FORMAT") == "json" else Plain())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("httpx").setLevel(logging.WARNING)
