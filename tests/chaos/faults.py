@@ -22,6 +22,7 @@ import psutil
 import tests.chaos
 from tests.chaos.berth import PARTS, Berth
 
+LEAVE_S = 15.0  # for an orderly end on a busy machine
 ENGINE_SIDE = ("shim", "engine", "child")
 
 
@@ -158,6 +159,11 @@ class Restart(OnProcesses):
     def strike(self, process: psutil.Process) -> None:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGINT if self.actor == "postgres" else signal.SIGTERM)
+
+    def end(self) -> None:
+        """An orderly end takes its time; only then there is something to start again."""
+        _gone, alive = psutil.wait_procs(self.victims, timeout=LEAVE_S)
+        assert not alive, f"{self.actor} did not end within {LEAVE_S:g} s: {alive}"
 
 
 @dataclass
