@@ -1,18 +1,20 @@
 """One file with everything a panel cannot make again: its database, the logs of all runs, its secret key.
 
-    manifest.json    what it is, of which version, with which migrations, and a fingerprint of the secret key
+    manifest.json    what it is, of which version, with which migrations, a fingerprint of the secret key, and a sum of
+                     the rows of each table
     secret.key       only when the key is the data folder's own; a key from BERTH_SECRET_KEY is kept by whoever set it
     database.dump    pg_dump's own format: pg_restore reads it without Berth too
     logs/, files/    the folders of the data folder
+    sums.json        the SHA-256 of each of them
 
 The database comes first, so every log that it names is in the file; engines and models are not. The file is written
-beside its place, 0600, and gets its name when it is whole.
+beside its place, 0600, and gets its name when it is whole. A restore looks at the whole file before it begins, and at
+every table before what was there goes (backup_proof.py).
 """
 
 import contextlib
 import hashlib
 import hmac
-import io
 import json
 import os
 import re
@@ -20,6 +22,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ from django.conf import settings
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from panel import backup_proof
 from panel.children import OwnerLock
 from panel.core import checks, env
 from panel.core.database import own_connection
@@ -35,7 +39,8 @@ from panel.core.errors import PanelError
 from panel.embedded import Embedded, EmbeddedError, postgres_folders
 from panel.fleet.agent.version import VERSION
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)  # the first had no sums
 FOLDERS = ("logs", "files")
 AHEAD = 1_000_000  # more changes of work than any host saw since the backup
 ASIDE = "berth_before_restore"  # what the schema of the present data is called while the backup comes in
@@ -122,8 +127,11 @@ def write(target: Path) -> Path:
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as archive:
-                _fill(archive, target.parent)
+            with (
+                backup_proof.snapshot() as (snapshot, tables),
+                tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as archive,
+            ):
+                _fill(backup_proof.Writer(archive), target.parent, snapshot, tables)
             file.flush()
             os.fsync(file.fileno())
         draft.rename(target)
@@ -138,26 +146,30 @@ def write(target: Path) -> Path:
     return target
 
 
-def _fill(archive: tarfile.TarFile, beside: Path) -> None:
+def _fill(archive: backup_proof.Writer, beside: Path, snapshot: str, tables: backup_proof.Tables) -> None:
     data: Path = settings.BERTH_DATA
+    now = int(timezone.now().timestamp())
     manifest = {
         "format": FORMAT,
         "berth": VERSION,
         "made_at": timezone.now().isoformat(),
         "migrations": applied(),
         "key": fingerprint(settings.SECRET_KEY),
+        "tables": tables,
     }
-    _add(archive, "manifest.json", json.dumps(manifest, indent=1).encode())
+    archive.text("manifest.json", json.dumps(manifest, indent=1).encode(), now)
     if (key := _own_key()) is not None:
-        _add(archive, "secret.key", key.encode())
+        archive.text("secret.key", key.encode(), now)
     with tempfile.NamedTemporaryFile(dir=beside, prefix=".berth-", suffix=".dump") as dump:
-        run_tool("pg_dump", "--format=custom", "--compress=0", "--no-owner", "--no-privileges", f"--file={dump.name}")
-        archive.add(dump.name, "database.dump")
+        same = ("--format=custom", "--compress=0", "--no-owner", "--no-privileges")
+        run_tool("pg_dump", *same, f"--snapshot={snapshot}", f"--file={dump.name}")
+        archive.file(Path(dump.name), "database.dump")
     for folder in FOLDERS:
         for path in sorted((data / folder).rglob("*")):
             if path.is_file() and not path.is_symlink():
                 with contextlib.suppress(FileNotFoundError):  # an old log may go meanwhile
-                    archive.add(path, str(path.relative_to(data)), recursive=False)
+                    archive.file(path, str(path.relative_to(data)))
+    archive.close(now)
 
 
 def _own_key() -> str | None:
@@ -167,25 +179,27 @@ def _own_key() -> str | None:
     return key if key and key == settings.SECRET_KEY else None
 
 
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mode, entry.mtime = len(content), 0o600, int(timezone.now().timestamp())
-    archive.addfile(entry, io.BytesIO(content))
-
-
 # --- restore ----------------------------------------------------------------------------------------------------------
 def restore(source: Path, *, replace: bool) -> dict[str, Any]:
     """Put the backup into this panel, which must not run; its manifest. Raises BackupError and changes nothing then."""
     try:
         with tarfile.open(source.expanduser(), "r:gz") as archive:
             manifest = _manifest(archive)
+            backup_proof.check(source.expanduser())
             _check_key(archive, manifest)
             with database():
                 _check_empty(replace)
                 _check_unused()
                 _bring_in(archive, manifest)
             return manifest
-    except (OSError, tarfile.TarError, EOFError) as exc:
+    except backup_proof.Changed as exc:
+        raise BackupError(
+            "backup_changed",
+            _("%(path)s was cut or changed after it was made (%(what)s)."),
+            _("Nothing was restored. Use another copy of it, or an earlier backup."),
+            params={"path": source, "what": exc},
+        ) from exc
+    except (OSError, tarfile.TarError, EOFError, zlib.error) as exc:
         raise BackupError(
             "backup_read", _("%(path)s cannot be read: %(why)s."), params={"path": source, "why": exc}
         ) from exc
@@ -199,7 +213,7 @@ def _manifest(archive: tarfile.TarFile) -> dict[str, Any]:
         manifest: dict[str, Any] = json.load(file) if file else {}
     except (KeyError, ValueError):
         manifest = {}
-    if manifest.get("format") != FORMAT:
+    if manifest.get("format") not in READABLE:
         raise BackupError("backup_foreign", _("This file is no backup that this version of Berth can read."))
     ours = {f"{app}.{name}" for app, name in MigrationLoader(None).disk_migrations}
     if unknown := sorted(set(manifest["migrations"]) - ours):
@@ -265,7 +279,7 @@ def _bring_in(archive: tarfile.TarFile, manifest: dict[str, Any]) -> None:
         # All files before the database: a disk that gets full must not leave half of each.
         files = [entry for entry in archive.getmembers() if _wanted(entry)]
         archive.extractall(aside, files, filter="data")
-        _replace_database(aside / "database.dump")
+        _replace_database(aside / "database.dump", manifest.get("tables"))
         for file in dict.fromkeys(entry.name for entry in files):
             (data / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.move(aside / file, data / file)
@@ -280,13 +294,17 @@ def _wanted(entry: tarfile.TarInfo) -> bool:
     return entry.isfile() and parts[0] in FOLDERS and ".." not in parts
 
 
-def _replace_database(dump: Path) -> None:
-    """All or nothing: what is here steps aside and comes back when the dump cannot be read."""
+def _replace_database(dump: Path, tables: backup_proof.Tables | None = None) -> None:
+    """All or nothing: what is here steps aside and comes back when the dump cannot be read, or gives other rows."""
     _statement(f"DROP SCHEMA IF EXISTS {ASIDE} CASCADE")
     _statement(f"ALTER SCHEMA public RENAME TO {ASIDE}")
     try:
         _statement("CREATE SCHEMA public")
         run_tool("pg_restore", "--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction", str(dump))
+        if tables is not None and (wrong := backup_proof.differing(tables, backup_proof.sums())):
+            text = _("After the restore these tables are not what they were: %(names)s.")
+            hint = _("What was here before is here again. Use another copy of the file, or an earlier backup.")
+            raise BackupError("backup_differs", text, hint, params={"names": ", ".join(wrong[:6])})
     except BaseException:
         _statement("DROP SCHEMA IF EXISTS public CASCADE")
         _statement(f"ALTER SCHEMA {ASIDE} RENAME TO public")

@@ -30,7 +30,7 @@ def data(tmp_path: Path, settings: Any) -> Path:
 
 
 def test_no_file_gets_out_of_its_folder(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backup, "_replace_database", lambda dump: None)
+    monkeypatch.setattr(backup, "_replace_database", lambda dump, tables: None)
     names = [
         "logs/a",
         "logs/b/c",
@@ -51,7 +51,7 @@ def test_a_disk_that_gets_full_leaves_all_as_it_was(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replaced: list[Path] = []
-    monkeypatch.setattr(backup, "_replace_database", replaced.append)
+    monkeypatch.setattr(backup, "_replace_database", lambda dump, tables: replaced.append(dump))
     copy = tarfile.TarFile.makefile
 
     def full(self: Any, entry: Any, path: Any) -> None:

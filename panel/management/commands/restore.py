@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection, transaction
 from django.utils.translation import gettext as _
 
+from deployments import services
 from panel import audit, backup
 from panel.accounts.actor import Actor
 from panel.children import OwnerLock
@@ -21,6 +22,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("source", type=Path, help="the file that `manage.py backup` made")
+        parser.add_argument("--stopped", action="store_true", help="want nothing to run; for a look at a backup")
         parser.add_argument("--replace", action="store_true", help="throw away what this panel holds")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -45,6 +47,8 @@ class Command(BaseCommand):
                     actor=Actor.shell(),
                     made=manifest["made_at"],
                 )
+                if options["stopped"]:
+                    services.stop_all(actor=Actor.shell())
             connection.close_pool()
         self.stdout.write(
             _("Restored: the panel of %(made)s (Berth %(version)s). Start it now.")
