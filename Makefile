@@ -7,7 +7,7 @@ DEV_STAMP := $(VENV)/.berth-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help install up down doctor check lint types test bench chaos engine messages
+.PHONY: help install up down doctor check lint types test fuzz sbom audit bench chaos engine messages
 
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -46,6 +46,15 @@ chaos: $(DEV_STAMP) ## break everything at chosen moments, hundreds of times (SE
 	@rm -f test-output/chaos.jsonl
 	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),0) --runs $(or $(RUNS),592) --scale $(or $(SCALE),0.1); code=$$?; \
 	$(BIN)/python -m tests.chaos.report test-output/chaos.jsonl; exit $$code
+
+fuzz: $(DEV_STAMP) ## send odd input to every page, operation and message; BERTH_FUZZ says how often (1000)
+	@BERTH_FUZZ=$${BERTH_FUZZ:-1000} $(BIN)/pytest -q -p no:cacheprovider tests/security tests/api/test_contract.py -k "fuzz or lying or contract or orders"
+
+sbom: $(RUN_STAMP) ## print what Berth is made of (CycloneDX, JSON)
+	@exec $(BIN)/python -m panel.sbom write
+
+audit: $(RUN_STAMP) ## look for known vulnerabilities of the locked packages (needs a network)
+	@exec $(BIN)/python -m panel.sbom audit
 
 engine: $(RUN_STAMP) ## prepare vLLM (CPU) and a small model, for tests and for a machine without GPU
 	@exec $(BIN)/python -m panel.fleet.agent.engine_cpu

@@ -6,7 +6,7 @@ docs/settings.md lists them; a test compares that page with this file.
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from panel.core import env, loglines, network
+from panel.core import env, loglines, network, outbound
 from panel.core.secret_key import data_secret
 from panel.core.services_urls import database_settings, redis_urls
 
@@ -26,6 +26,8 @@ BERTH_PROXY_ADDRESSES = env.words("BERTH_PROXY_ADDRESSES", ["127.0.0.1", "::1"])
 # How a machine that joins checks this panel, see panel/fleet/panel_tls.py.
 BERTH_TLS_CERT = env.text("BERTH_TLS_CERT")
 BERTH_JOIN_PLAIN_HTTP = env.boolean("BERTH_JOIN_PLAIN_HTTP", False)
+# Networks of one's own whose hosts the panel may call, see panel/core/outbound.py.
+BERTH_PRIVATE_RANGES = env.networks("BERTH_PRIVATE_RANGES", outbound.PRIVATE)
 BERTH_LOCAL_AGENT = env.boolean("BERTH_LOCAL_AGENT", True)
 _public = urlsplit(BERTH_PUBLIC_URL)
 ALLOWED_HOSTS = network.allowed_hosts(

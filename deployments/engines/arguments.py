@@ -160,7 +160,7 @@ def _is_flag(word: str) -> bool:
 def _json_or_text(value: str) -> Any:
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
 
 

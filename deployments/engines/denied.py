@@ -3,8 +3,8 @@
 The agent checks the same again on the host (panel/fleet/agent/guard.py) and has the last word; here the refusal comes
 early and beside its field. A test holds the two together.
 
-Reasons: house (Berth sets it itself), code (it would load code), network (it opens or calls another address),
-secret (argv is readable by every user of the host), file (it reads or writes files outside the model folders).
+Reasons: house (Berth sets it itself), code (it would load code, or take serialised objects from whoever asks),
+network (it opens or calls another address), secret (argv is readable by every user of the host), file (it reads or writes files outside the model folders).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from deployments.engines.base import Reason
+from panel.fleet.agent import forbidden
 
 _BY_REASON = {
     "house": """
@@ -30,11 +31,12 @@ _BY_REASON = {
         scheduler_cls logits_processors model_class_overrides kv_transfer_config ec_transfer_config ec_manager_config
         kv_events_config weight_transfer_config additional_config model_loader_extra_config aux_output_config
         log_config_file logging_config custom_pipeline trust_request_chat_template enable_trace_replay
-        hf_config_path code_revision
+        hf_config_path code_revision trust_request_mm_kwargs enable_prompt_embeds enable_mm_embeds
     """,
     "network": """
         grpc grpc_port data_parallel_supervisor_port data_parallel_address data_parallel_rpc_port master_addr
         master_port nnodes node_rank tool_server otlp_traces_endpoint allowed_media_domains rpc
+        ray_workers_use_nsight
     """,
     "secret": "api_key hf_token",
     "file": """
@@ -45,50 +47,16 @@ _BY_REASON = {
 FLAGS: dict[str, str] = {name: reason for reason, names in _BY_REASON.items() for name in names.split()}
 
 # A plain word chooses something built in; a dotted path or a file would load code.
-WORDS_ONLY = frozenset(
-    {
-        "attention_backend",
-        "config_format",
-        "distributed_executor_backend",
-        "load_format",
-        "model_impl",
-        "reasoning_parser",
-        "scheduling_policy",
-        "tokenizer_mode",
-        "tool_call_parser",
-    }
-)
-BACKENDS = ("mp", "uni")  # ray would start a cluster of its own, with open ports
-# Keys inside JSON values (speculative_config and others) that name code.
-CODE_KEYS = (
-    "_cls",
-    "auto_map",
-    "connector_module",
-    "inductor_compile_config",
-    "inductor_passes",
-    "module_path",
-    "plugin",
-    "qualname",
-    "trust_remote_code",
-)
-CODE_WORDS = frozenset({"custom_class", "custom_pipeline"})
+WORDS_ONLY = frozenset(name.replace("-", "_") for name in forbidden.CODE_VALUES)
+# ray would start a cluster of its own, with open ports
+BACKENDS = {name.replace("-", "_"): values for name, values in forbidden.ONLY_VALUES.items()}
 
-ENV_ALLOWED = re.compile(
-    r"(VLLM|OMP|GOMP|KMP|MKL|OPENBLAS|NCCL|GLOO|TRITON|FLASHINFER|TOKENIZERS|PYTORCH|TORCH_NCCL|TORCH_CPU|TORCHINDUCTOR)"
-    r"_[A-Z0-9_]{1,100}|HF_HUB_(DISABLE_PROGRESS_BARS|VERBOSITY)|CUDA_DEVICE_ORDER|CUDA_LAUNCH_BLOCKING|"
-    r"CUDA_MODULE_LOADING|TORCH_LOGS|TORCH_LOG_LEVEL|TORCH_COMPILE_DISABLE|LANG|TZ|NO_COLOR|"
-    r"PYTHONHASHSEED|PYTHONFAULTHANDLER"
-)
 ENV_HOUSE = re.compile(
     r"VLLM_API_KEY|VLLM_TARGET_DEVICE|VLLM_CPU_KVCACHE_SPACE|VLLM_NO_USAGE_STATS|VLLM_DO_NOT_TRACK|DO_NOT_TRACK|"
     r"CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE|SPT_NOENV|BERTH_.*"
 )
-ENV_DENIED = re.compile(
-    r"VLLM_PLUGINS|VLLM_SERVER_DEV_MODE|VLLM_ALLOW_INSECURE_SERIALIZATION|VLLM_ALLOW_RUNTIME_LORA_UPDATING|"
-    r"VLLM_HOST_IP|VLLM_LOOPBACK_IP|VLLM_PORT|VLLM_DP_MASTER_IP|VLLM_USE_MODELSCOPE|TRITON_CACHE_MANAGER|"
-    r".*(PATH|PLUGIN|LIBRAR|PRELOAD|INJECT|_SO_|_SO$|CONFIG_ROOT|CACHE_ROOT|CACHE_DIR|CONF_FILE|CONFIG_FILE|"
-    r"TRUST_REMOTE_CODE|TOOL_|_DIR$|FOLDER|INTERPOSER|CUSTOM_|_CMD$|COMMAND|HOOK|TOKEN|SECRET|PASSWORD|_KEY$).*"
-)
+# A revision is kept and shown for ever: a secret has no place in it.
+ENV_SECRET = re.compile(r".*(_TOKEN$|_TOKEN_|SECRET|PASSWORD|_KEY$).*")
 
 
 def check_env(env: dict[str, str]) -> list[Reason]:
@@ -97,25 +65,36 @@ def check_env(env: dict[str, str]) -> list[Reason]:
     for name, value in env.items():
         if ENV_HOUSE.fullmatch(name):
             reasons.append(Reason("env.denied_house", {"name": name}, f"env.{name}"))
-        elif not ENV_ALLOWED.fullmatch(name) or ENV_DENIED.fullmatch(name):
+        elif not _may_be_set(name):
             reasons.append(Reason("env.denied", {"name": name[:100]}, f"env.{name[:100]}"))
-        elif "\x00" in value or len(value) > 10_000:
+        elif "\x00" in value or len(value) > 10_000 or _leads_away(value):
             reasons.append(Reason("env.bad_value", {"name": name}, f"env.{name}"))
     return reasons
+
+
+def _may_be_set(name: str) -> bool:
+    known = forbidden.SETTINGS.fullmatch(name) is not None
+    return known and not forbidden.DENIED.fullmatch(name) and not ENV_SECRET.fullmatch(name)
+
+
+def _leads_away(value: str) -> bool:
+    """Whether a value holds a path or an address: none of the variables that may be set needs one."""
+    return value not in forbidden.STREAMS and re.search(r"(^|[,;:=\s])(/|~|\.\.?/|file:)|://", value) is not None
 
 
 def check_content(name: str, flag: str, value: Any, roots: tuple[str, ...]) -> Reason | None:
     """Why a value of an allowed flag is denied: it names code, or a path outside the model folders."""
     if name in WORDS_ONLY and isinstance(value, str) and re.search(r"[./:\\]", value):
         return Reason("option.denied_code", {"flag": flag, "value": value[:100]}, name)
-    if name == "distributed_executor_backend" and value not in BACKENDS:
-        return Reason("option.not_a_choice", {"flag": flag, "value": str(value)[:100], "choices": list(BACKENDS)}, name)
+    choices = BACKENDS.get(name)
+    if choices and value not in choices:
+        return Reason("option.not_a_choice", {"flag": flag, "value": str(value)[:100], "choices": list(choices)}, name)
     if name == "chat_template" and isinstance(value, str) and value.lstrip().startswith(("{%", "{{", "{#")):
         return None  # the template itself
     for key, item in _leaves(name, value):
         if item is not None and key and _is_code(key, item):
             return Reason("option.denied_code", {"flag": flag, "value": key[:100]}, name)
-        if isinstance(item, str) and item in CODE_WORDS:
+        if isinstance(item, str) and item in forbidden.CODE_WORDS:
             return Reason("option.denied_code", {"flag": flag, "value": item}, name)
         if isinstance(item, str) and (path := outside(item, roots)):
             return Reason("option.path_outside", {"flag": flag, "path": path[:300]}, name)
@@ -124,7 +103,7 @@ def check_content(name: str, flag: str, value: Any, roots: tuple[str, ...]) -> R
 
 def _is_code(key: str, value: Any) -> bool:
     dotted = key == "backend" and isinstance(value, str) and "." in value
-    return dotted or (bool(value) and any(word in key for word in CODE_KEYS))
+    return dotted or (bool(value) and any(word in key.lower() for word in forbidden.CODE_KEYS))
 
 
 def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -132,7 +111,7 @@ def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return  # refused elsewhere as bad JSON
     if isinstance(value, dict):
         for inner_key, inner in value.items():

@@ -235,6 +235,8 @@ def _check_json(option: Option, value: Any, text: str) -> Reason | None:
         return None
     try:
         json.loads(text)
+    except RecursionError:
+        return _reason(option, "option.bad_json", value=text[:100], error="nested too deep")
     except ValueError as exc:
         plain = option.free_text and not text.lstrip().startswith(("{", "["))
         return None if plain and text.strip() else _reason(option, "option.bad_json", value=text[:100], error=str(exc))

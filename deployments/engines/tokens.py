@@ -48,7 +48,7 @@ def _several(element: str) -> bool:
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 
@@ -92,7 +92,7 @@ def _json_at(text: str, position: int) -> str:
     """The JSON value that starts here, verbatim; "" when there is none."""
     try:
         _value, end = _JSON.raw_decode(text, position)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     return text[position:end]
 

@@ -98,6 +98,17 @@ def words(name: str, default: list[str] | None = None) -> list[str]:
     return [item.strip() for item in value.split(",") if item.strip()]
 
 
+def networks(name: str, default: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    """Ranges of addresses, parted by commas: `10.0.0.0/8, fd00::/8`. `none` is none of them."""
+
+    def parse(value: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+        if value.strip().lower() == "none":
+            return ()
+        return tuple(ipaddress.ip_network(item.strip()) for item in value.split(",") if item.strip())
+
+    return _parse(name, parse(default), parse, "a list of ranges such as 10.0.0.0/8, or none")
+
+
 def path(name: str, default: Path) -> Path:
     value = raw(name)
     return Path(value).expanduser().absolute() if value else default

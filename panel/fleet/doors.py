@@ -11,7 +11,11 @@ import re
 import secrets
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
 
+from django.conf import settings
+
+from panel.core import network, outbound
 from panel.core.crypto import CannotUnseal, seal, unseal
 from panel.fleet import wire
 from panel.fleet.door import token_hash
@@ -70,6 +74,8 @@ def taken(host: Host, door: wire.DoorFacts | None) -> dict[str, Any]:
 def _checked(door: wire.DoorFacts) -> wire.DoorFacts:
     """A host's word about its door is an address to speak to: nothing but an address passes."""
     proper = bool(_NAME.fullmatch(door.address)) or _is_ip(door.address)
+    if proper and not door.problem and outbound.looks_wrong(door.address, policy()):
+        return wire.DoorFacts(port=max(0, min(door.port, 65535)), problem="address_not_allowed")
     ok = proper and 0 < door.port < 65536 and bool(_HASH.fullmatch(door.certificate))
     accepts = [text for text in door.accepts[:4] if _HASH.fullmatch(text)]
     if ok and not door.problem:
@@ -77,6 +83,16 @@ def _checked(door: wire.DoorFacts) -> wire.DoorFacts:
     problem = door.problem if re.fullmatch(r"[a-z_]{1,40}", door.problem) else "no_address"
     port = door.port if 0 < door.port < 65536 else 0
     return wire.DoorFacts(port=port, accepts=accepts, problem=problem)
+
+
+def policy() -> outbound.Policy:
+    """Where a host's door may be. On this machine only when the panel is for this machine alone."""
+    here = urlsplit(settings.BERTH_PUBLIC_URL).hostname or ""
+    return outbound.Policy(private=settings.BERTH_PRIVATE_RANGES, loopback=_is_here(here))
+
+
+def _is_here(host: str) -> bool:
+    return host == "localhost" or (_is_ip(host) and network.is_loopback(host))
 
 
 def _is_ip(text: str) -> bool:

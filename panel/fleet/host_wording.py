@@ -55,6 +55,13 @@ DOORS: dict[str, Pair] = {
         gettext_lazy("The host does not know under which address it can be reached."),
         gettext_lazy("Name one on that host: door_address in agent.json. Then restart its agent."),
     ),
+    "address_not_allowed": (
+        gettext_lazy("The address that the host gives for it is one that the panel does not call."),
+        gettext_lazy(
+            "Name the network with BERTH_PRIVATE_RANGES at the panel, or another address on that host: door_address in "
+            "agent.json."
+        ),
+    ),
     "key_pending": (
         gettext_lazy("It is open, and does not have the new key of the panel yet."),
         gettext_lazy("The host gets it with its next call."),

@@ -23,14 +23,32 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 WIRE_VERSION = 1
 WIRE_HEADER = "Berth-Wire"
 INSTANCE_HEADER = "Berth-Instance"  # "<seat>.<start>", see agent/seat.py
 MAX_LOG_CHUNK = 1 << 20  # bytes of one log upload
 MAX_REPORT_JOBS = 500
+# A report is bounded in each of its parts, far beyond what a machine has: it is stored, read back and shown.
+MAX_GPUS = 256
+MAX_LIST = 2000  # disks, folders, flags of a CPU, words of a command, processes that did not end
+MAX_ITEMS = 20_000  # of a result
+MAX_PARAMS = 64 << 10  # characters of a refusal's parameters
 PORT_PLACE = "{port}"  # the argv element that the agent replaces by the port it picked
+
+
+def _bounded(params: dict[str, Any]) -> dict[str, Any]:
+    if len(params) > 100 or len(repr(params)) > MAX_PARAMS:
+        raise ValueError("too_large")
+    return params
+
+
+Text = Annotated[str, Field(max_length=4000)]
+Texts = Annotated[list[Text], Field(max_length=MAX_LIST)]
+Params = Annotated[dict[str, Any], AfterValidator(_bounded)]
+# What a machine can truly have very many of is cut; anything else that is too long is a lie, and refused.
+Cut = BeforeValidator(lambda value: value[:MAX_LIST] if isinstance(value, list) else value)
 
 
 class Message(BaseModel):
@@ -157,62 +175,62 @@ class Work(Message):
 class GpuProcess(Message):
     pid: int
     used_mib: int | None = None
-    user: str = ""
-    name: str = ""
-    job_id: str | None = None  # set when the process belongs to one of our jobs
+    user: Text = ""
+    name: Text = ""
+    job_id: Text | None = None  # set when the process belongs to one of our jobs
 
 
 class GpuFacts(Message):
     """One GPU by NVML. None means that this card or driver does not tell."""
 
     index: int
-    uuid: str
-    name: str
+    uuid: Text
+    name: Text
     total_mib: int
     used_mib: int
     utilisation_pct: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
-    compute_capability: str | None = None
-    processes: list[GpuProcess] = []
+    compute_capability: Text | None = None
+    processes: Annotated[list[GpuProcess], Cut] = []
 
 
 class Disk(Message):
-    path: str
+    path: Text
     total_mib: int
     free_mib: int
 
 
 class HostFacts(Message):
-    hostname: str
-    os: str
-    kernel: str
-    machine: str  # x86_64, aarch64
-    cpu_model: str = ""
+    hostname: Text
+    os: Text
+    kernel: Text
+    machine: Text  # x86_64, aarch64
+    cpu_model: Text = ""
     cpu_count: int
-    cpu_flags: list[str] = []  # the ones that matter: avx2, avx512f, avx512_bf16, amx_tile, …
+    cpu_flags: Texts = []  # the ones that matter: avx2, avx512f, avx512_bf16, amx_tile, …
     ram_total_mib: int
     ram_available_mib: int
-    disks: list[Disk] = []
-    gpus: list[GpuFacts] = []
-    gpu_driver: str | None = None
-    cuda_driver_version: str | None = None
-    gpu_error: str | None = None  # code why NVML could not be read; None when read or when there is no driver
-    python: str
+    disks: Annotated[list[Disk], Cut] = []
+    gpus: list[GpuFacts] = Field(default=[], max_length=MAX_GPUS)
+    gpu_driver: Text | None = None
+    cuda_driver_version: Text | None = None
+    gpu_error: Text | None = None  # code why NVML could not be read; None when read or when there is no driver
+    python: Text
     boot_time: float
-    boot_id: str = ""  # of what its processes live in: the kernel's boot, or the container's start
+    boot_id: Text = ""  # of what its processes live in: the kernel's boot, or the container's start
     container: bool = False  # the agent is in a container, so a restart of that one ends its engines too
     agent_started: float
-    model_roots: list[str] = []  # the folders that the agent's own settings allow
-    engine_folder: str = ""  # the managed folder: installs go there; its disk is one of `disks`
+    model_roots: Texts = []  # the folders that the agent's own settings allow
+    engine_folder: Text = ""  # the managed folder: installs go there; its disk is one of `disks`
     allow_install: bool = True  # False: the host's owner forbids installs and removals
 
 
 class Refusal(Message):
     """Why the agent did not do it, as a code with parameters (never a sentence)."""
 
-    code: str
-    params: dict[str, Any] = {}
+    code: Text
+    params: Params = {}
 
 
 JobState = Literal["starting", "running", "stopping", "ended", "refused"]
@@ -225,23 +243,23 @@ class Progress(Message):
     Phases, in order: checking, downloading, installing, extras, verifying, trying.
     """
 
-    phase: str
+    phase: Text
     done: int = 0
     total: int = 0
-    note: str = ""
-    passed: list[str] = Field(default=[], max_length=20)
+    note: Text = ""
+    passed: list[Text] = Field(default=[], max_length=20)
 
 
 class JobStatus(Message):
     """What is true of one job now. `ended` means that no process of it is left."""
 
-    id: str
-    kind: str
+    id: Text
+    kind: Text
     state: JobState
     pid: int | None = None
     port: int | None = None
     listening: bool = False  # the port accepts a connection
-    argv: list[str] = []  # as executed, {port} filled in
+    argv: list[str] = Field(default=[], max_length=MAX_LIST)  # as executed, {port} filled in
     started_at: float | None = None
     ended_at: float | None = None
     exit_code: int | None = None
@@ -249,7 +267,7 @@ class JobStatus(Message):
     stop_asked: bool = False  # the end came after a stop of ours
     killed: bool = False  # the grace ran out and KILL was sent
     refusal: Refusal | None = None
-    leftover_pids: list[int] = []  # processes that did not end; only while stopping
+    leftover_pids: Annotated[list[int], Cut] = []  # processes that did not end; only while stopping
     processes: int = 0
     rss_mib: int = 0
     read_bytes: int = 0  # bytes read by its processes, a sign of life while weights load
@@ -267,19 +285,20 @@ class DoorFacts(Message):
     there is no door (port_taken, no_certificate, died), with `port` the one that was wanted.
     """
 
-    address: str = ""
+    address: Text = ""
     port: int = 0
-    certificate: str = ""
-    accepts: list[str] = []
-    problem: str = ""
+    certificate: Text = ""
+    accepts: Texts = []
+    problem: Text = ""
 
 
 class Report(Message):
     wire: int = WIRE_VERSION
-    agent_version: str
-    instance: str = ""  # as in INSTANCE_HEADER
+    agent_version: Text
+    instance: Text = ""  # as in INSTANCE_HEADER
     sent_at: float
     round_trip_s: float | None = None  # of the report before this one, to tell a slow network from a wrong clock
+    seq: int = Field(default=0, ge=0, lt=1 << 62)  # µs since the machine's start: later reports have more
     rev: int  # the newest work revision that this report reflects
     facts: HostFacts | None = None  # None when unchanged within the last seconds
     jobs: list[JobStatus] = Field(default=[], max_length=MAX_REPORT_JOBS)
@@ -298,7 +317,7 @@ class LogReply(Message):
 class JobResult(Message):
     """The answer of a finished job that is no engine; `refusal` when it could not be made."""
 
-    items: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = Field(default=[], max_length=MAX_ITEMS)
     refusal: Refusal | None = None
 
 
@@ -307,9 +326,9 @@ class JobResult(Message):
 
 class JoinRequest(Message):
     wire: int = WIRE_VERSION
-    code: str
-    hostname: str
-    agent_version: str
+    code: Text
+    hostname: Text
+    agent_version: Text
 
 
 class JoinReply(Message):

@@ -57,13 +57,13 @@ class Host:
     def engine(self, code: str, name: str = "engine.py") -> str:
         """An executable that runs this Python code; it is registered by the host's own settings."""
         path = self.folder / name
-        path.write_text(f"#!{sys.executable} -IS\nimport os, signal, sys, time\n{code}\n")
+        path.write_text(f"#!{sys.executable} -IS\nimport os, signal, sys, time\nassert sys.argv.pop(1) == 'serve'\n{code}\n")
         path.chmod(0o755)
         self.runtimes.append(path)
         return str(path)
 
     def task(self, executable: str, *more: str, **fields: Any) -> wire.EngineTask:
-        argv = [executable, str(self.model), "--host", "127.0.0.1", "--port", wire.PORT_PLACE, *more]
+        argv = [executable, "serve", str(self.model), "--host", "127.0.0.1", "--port", wire.PORT_PLACE, *more]
         return wire.EngineTask(**{"argv": argv, "model_path": str(self.model), **fields})
 
     def config(self, **more: Any) -> Config:

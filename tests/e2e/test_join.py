@@ -103,7 +103,7 @@ def engine(box: Machine, row: Any) -> Any:
     path.chmod(0o755)
     box.configure(model_roots=[str(box.home / "models")], runtimes=[str(path)])
     assert box.script().returncode == 0  # the settings are read at the start
-    argv = [str(path), str(model), "--host", "127.0.0.1", "--port", wire.PORT_PLACE]
+    argv = [str(path), "serve", str(model), "--host", "127.0.0.1", "--port", wire.PORT_PLACE]
     job = services.order_job(host=row, task=wire.EngineTask(argv=argv, model_path=str(model)), grace_s=2.0)
     return wait_state(job, "running")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from panel.fleet.agent.forbidden import words
 from panel.fleet.agent.gpus import Reading
-from panel.fleet.agent.guard import words
 from panel.fleet.agent.procs import boot_id, in_container
 from panel.fleet.wire import Disk, HostFacts
 

@@ -14,80 +14,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from panel.fleet.agent import install_plan
+from panel.fleet.agent import forbidden, install_plan
 from panel.fleet.wire import PORT_PLACE, EngineTask, InstallTask, Refusal
 
 MAX_ARG = 64 << 10
 MAX_ENV = 256
 MAX_LINKS = 5000
-
-
-def words(text: str) -> tuple[str, ...]:
-    """A list written as running text."""
-    return tuple(text.split())
-
-
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-# Flags that load code, open a further port, read settings from elsewhere, or put a secret into the process list.
-DENIED_FLAGS = words(
-    """
-    tool-parser-plugin reasoning-parser-plugin io-processor-plugin middleware worker-cls
-    worker-extension-cls scheduler-cls logits-processors model-class-overrides kv-transfer-config
-    ec-transfer-config ec-manager-config kv-events-config weight-transfer-config additional-config
-    model-loader-extra-config aux-output-config config log-config-file logging-config
-    profiler-config api-key hf-token uds grpc grpc-port data-parallel-supervisor-port
-    data-parallel-address data-parallel-rpc-port master-addr master-port nnodes node-rank headless
-    tool-server allowed-local-media-path download-dir otlp-traces-endpoint
-    trust-request-chat-template enable-trace-replay enable-scale-out mm-encoder-fp8-scale-save-path
-    custom-pipeline rpc api-key-file slot-save-path log-file media-path models-dir path hf-repo
-    hf-file model-url
-    """
+# What a host's own settings of the way out are called, and folders that must be allowed ones.
+ENV_PROXIES = forbidden.words("HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy")
+ENV_ROOTED = ("HF_HOME", "HF_HUB_CACHE")
+ENV_OURS = forbidden.words(
+    "HF_TOKEN CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES PYTHONUNBUFFERED TERM"
 )
-# Short spellings of the above (-O0 to -O3 are plain levels). Other one-dash flags pass.
-DENIED_SHORT = re.compile(r"-O(?![0-3]$).*|-cc.*|-dp[ap]([=0-9].*)?|-[nr](=?[0-9]+)?|-hf[a-z]*(=.*)?|-mu(=.*)?")
-# Full names that begin like a denied flag's abbreviation, but are flags of their own.
-OWN_NAMES = words(
-    """
-    model host port reasoning-parser
-    """
-)
-REMOTE_CODE = "trust-remote-code"
-CODE_VALUES = {  # flags that are fine with a plain word, and load a class when the value is a dotted path
-    "distributed-executor-backend",
-    "load-format",
-    "model-impl",
-    "tokenizer-mode",
-    "config-format",
-    "attention-backend",
-    "scheduling-policy",
-}
-# JSON keys that name code inside the values of structured flags (speculative-config and others).
-CODE_KEYS = words(
-    """
-    module_path connector_module _cls qualname plugin trust_remote_code auto_map inductor_passes
-    inductor_compile_config
-    """
-)
-
-ENV_ALLOWED = re.compile(
-    r"(VLLM|HF|OMP|GOMP|KMP|MKL|OPENBLAS|NCCL|GLOO|SGLANG|SGL|GGML|LLAMA|LLAMA_ARG|OLLAMA|TRITON|FLASHINFER|TOKENIZERS|"
-    r"TRANSFORMERS|PYTORCH|TORCH_NCCL|TORCH_CPU|TORCHINDUCTOR|LC)_[A-Z0-9_]{1,100}"
-    r"|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_LAUNCH_BLOCKING|CUDA_MODULE_LOADING|TORCH_LOGS|TORCH_LOG_LEVEL|"
-    r"TORCH_COMPILE_DISABLE|LANG|TZ|NO_COLOR|TERM|HTTP_PROXY|HTTPS_PROXY|NO_PROXY|http_proxy|https_proxy|no_proxy|"
-    r"PYTHONUNBUFFERED|PYTHONHASHSEED|PYTHONFAULTHANDLER|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES"
-)
-# Allowed by their prefix, yet they load code or libraries, open debug routes, or point at files.
-ENV_DENIED = re.compile(
-    r"VLLM_PLUGINS|VLLM_SERVER_DEV_MODE|VLLM_ALLOW_INSECURE_SERIALIZATION|VLLM_ALLOW_RUNTIME_LORA_UPDATING|"
-    r"VLLM_HOST_IP|VLLM_LOOPBACK_IP|VLLM_PORT|VLLM_DP_MASTER_IP|VLLM_USE_MODELSCOPE|OLLAMA_HOST|LLAMA_ARG_.*|"
-    r"HF_MODULES_CACHE|TRITON_CACHE_MANAGER|"
-    r".*(PATH|PLUGIN|LIBRAR|PRELOAD|INJECT|_SO_|_SO$|CONFIG_ROOT|CACHE_ROOT|CACHE_DIR|CONF_FILE|CONFIG_FILE|"
-    r"TRUST_REMOTE_CODE|TOOL_|_DIR$|FOLDER|INTERPOSER|CUSTOM_|_CMD$|COMMAND|HOOK).*"
-)
-ENV_ROOTED = ("HF_HOME", "HF_HUB_CACHE", "OLLAMA_MODELS")  # their value is a folder that must be an allowed one
 # What an engine inherits of the agent's own environment; everything else stays behind.
-INHERITED = words(
+INHERITED = forbidden.words(
     """
     PATH HOME USER LOGNAME LANG TZ TMPDIR LD_LIBRARY_PATH CUDA_HOME HF_HOME HF_HUB_CACHE HF_ENDPOINT
     HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy SSL_CERT_FILE SSL_CERT_DIR
@@ -120,6 +62,8 @@ def check_engine(task: EngineTask, limits: Limits) -> None:
     """Raises Refused when this host must not run the task."""
     if task.argv[0] not in limits.executables:
         raise Refused("runtime_unknown", executable=task.argv[0][:500])
+    if Path(task.argv[0]).name in forbidden.NOT_STARTED:
+        raise Refused("engine_not_used_yet")
     if task.needs_avx2 and "avx2" not in limits.cpu_flags:
         raise Refused("cpu_without_avx2")
     check_model(task, limits.roots)
@@ -172,7 +116,7 @@ def check_model(task: EngineTask, roots: list[Path]) -> None:
         raise Refused("path_not_allowed", path=task.model_path[:500])
     if not path.exists():
         raise Refused("path_missing", path=task.model_path[:500])
-    if task.model_path not in task.argv[1:]:
+    if task.argv[2:3] != [task.model_path]:  # elsewhere it could be another flag's value, and the model another
         raise Refused("model_not_in_command", path=task.model_path[:500])
     check_links(path, roots)
 
@@ -197,7 +141,9 @@ def looks_like_path(value: str) -> bool:
 
 
 def _check_value(flag: str, value: str, limits: Limits) -> None:
-    if flag in CODE_VALUES and ("." in value or ":" in value or "/" in value):
+    dotted = flag in forbidden.CODE_VALUES and any(sign in value for sign in ".:/")
+    other = value not in forbidden.ONLY_VALUES.get(flag, (value,))
+    if dotted or other or value in forbidden.CODE_WORDS:
         raise Refused("flag_value_not_allowed", flag=flag, value=value[:200])
     if flag == "root-path":  # a URL's path, not a file's
         return
@@ -215,7 +161,7 @@ def _check_value(flag: str, value: str, limits: Limits) -> None:
 def _check_json(flag: str, text: str, limits: Limits) -> None:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # brackets without end must not end the agent
         raise Refused("flag_value_not_allowed", flag=flag, value=text[:200]) from None
     todo: list[Any] = [value]
     while todo:
@@ -223,11 +169,13 @@ def _check_json(flag: str, text: str, limits: Limits) -> None:
         if isinstance(item, dict):
             for key, inner in item.items():
                 named = key == "backend" and isinstance(inner, str) and "." in inner
-                if named or (inner and any(word in key for word in CODE_KEYS)):
+                if named or (inner and any(word in key.lower() for word in forbidden.CODE_KEYS)):
                     raise Refused("flag_value_not_allowed", flag=flag, value=key[:200])
                 todo.append(inner)
         elif isinstance(item, list):
             todo.extend(item)
+        elif isinstance(item, str) and item in forbidden.CODE_WORDS:
+            raise Refused("flag_value_not_allowed", flag=flag, value=item)
         elif isinstance(item, str) and looks_like_path(item) and not inside(Path(item), limits.roots):
             raise Refused("path_not_allowed", path=item[:500])
 
@@ -237,20 +185,20 @@ def _check_json(flag: str, text: str, limits: Limits) -> None:
 
 def flag_name(arg: str) -> str:
     """The flag's name as its parser will see it: no dashes, no value, no `.key`, underscores as dashes."""
-    return re.split(r"[=.]", arg.lstrip("-"), maxsplit=1)[0].replace("_", "-").lower()
+    return re.split(r"[=.+]", arg.lstrip("-"), maxsplit=1)[0].replace("_", "-").lower()
 
 
 def denied(arg: str, limits: Limits, *, remote_code: bool) -> bool:
     """Whether this flag, or a longer one that it abbreviates for an argparse parser, is refused."""
-    if not arg.startswith("--"):
-        return DENIED_SHORT.fullmatch(arg) is not None and arg not in limits.allow_flags
-    name = flag_name(arg)
-    names = set(DENIED_FLAGS) | (set() if remote_code else {REMOTE_CODE})
-    names -= {flag_name(flag) for flag in limits.allow_flags}
-    keys = arg.partition("=")[0].replace("-", "_")  # --speculative-config.some.key=value
-    if name in names or ("." in keys and (".backend" in keys or any(word in keys for word in CODE_KEYS))):
+    keys = arg.partition("=")[0].replace("-", "_").lower()  # --speculative-config.some.key=value, also with -sc
+    if "." in keys and (".backend" in keys or any(word in keys for word in forbidden.CODE_KEYS)):
         return True
-    return name not in OWN_NAMES and any(full.startswith(name) for full in names)
+    if not arg.startswith("--"):
+        return forbidden.SHORT.fullmatch(arg) is not None and arg not in limits.allow_flags
+    name = flag_name(arg)
+    names = set(forbidden.FLAGS) | (set() if remote_code else {forbidden.REMOTE_CODE})
+    names -= {flag_name(flag) for flag in limits.allow_flags}
+    return name in names or (name not in forbidden.OWN_NAMES and any(full.startswith(name) for full in names))
 
 
 def check_argv(task: EngineTask, limits: Limits) -> None:
@@ -258,11 +206,11 @@ def check_argv(task: EngineTask, limits: Limits) -> None:
     if any("\0" in arg or len(arg) > MAX_ARG for arg in args):
         raise Refused("argument_size")
     remote_code = task.allow_remote_code and limits.remote_code
-    if Path(args[0]).name == "vllm" and args[1:2] != ["serve"]:  # its other commands read and write files
+    if args[1:2] != ["serve"]:  # its other commands read and write files
         raise Refused("command_not_allowed", command=" ".join(args[1:2])[:100])
     _check_listening(args)
     flag = ""
-    for arg in args[1:]:
+    for arg in args[3:]:
         if arg == "--":  # everything after it would escape these checks
             raise Refused("flag_not_allowed", flag=arg)
         if arg.startswith("-") and not re.fullmatch(r"-[0-9.]+", arg):
@@ -308,12 +256,26 @@ def check_env(env: Mapping[str, str], limits: Limits) -> None:
     for name, value in env.items():
         if name in limits.allow_env:
             continue
-        if not ENV_ALLOWED.fullmatch(name) or ENV_DENIED.fullmatch(name):
+        ours = name in (*ENV_OURS, *ENV_PROXIES, *ENV_ROOTED)
+        if not ours and (not forbidden.SETTINGS.fullmatch(name) or forbidden.DENIED.fullmatch(name)):
             raise Refused("environment_not_allowed", name=name[:100])
         if "\0" in value or len(value) > MAX_ARG:
             raise Refused("environment_size", name=name)
         if name in ENV_ROOTED and not inside(Path(value), limits.roots):
             raise Refused("path_not_allowed", path=value[:500])
+        if name not in (*ENV_PROXIES, "HF_TOKEN", "VLLM_API_KEY"):
+            _check_env_value(value, limits)
+
+
+def _check_env_value(value: str, limits: Limits) -> None:
+    """A folder or file of a setting must be an allowed one, and an address leads away from here."""
+    if value in forbidden.STREAMS:
+        return
+    for part in {value, *re.split(r"[,;:=\s]", value)}:
+        if looks_like_path(part) and not inside(Path(part.removeprefix("file://")), limits.roots):
+            raise Refused("path_not_allowed", path=part[:500])
+    if "://" in value:
+        raise Refused("path_not_allowed", path=value[:500])
 
 
 def engine_env(task: EngineTask, job_id: str, own: Mapping[str, str]) -> dict[str, str]:
@@ -327,4 +289,7 @@ def engine_env(task: EngineTask, job_id: str, own: Mapping[str, str]) -> dict[st
     env["PYTHONUNBUFFERED"] = "1"
     env["SPT_NOENV"] = "1"  # a process that renames itself must not overwrite its environment: the marker is there
     env["BERTH_JOB"] = job_id
+    if any(flag_name(arg) == forbidden.REMOTE_CODE for arg in task.argv if arg.startswith("--")):
+        # Code that an admin allowed is the code that lies here, whatever name of a hub an option holds.
+        env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     return env
