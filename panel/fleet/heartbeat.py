@@ -16,7 +16,7 @@ ALIVE = ("log_size", "read_bytes", "rss_mib", "gpu_used_mib", "processes")  # si
 SKEW_S = 1.0  # a clock's difference that moved less is the same
 FAR_MIB, FAR_SHARE = 128, 0.02  # figures that moved less from what the row says are near enough for it
 
-_REPORT = {"sent_at": True, "round_trip_s": True, "rev": True, "facts": True, "instance": True}
+_REPORT = {"sent_at": True, "seq": True, "round_trip_s": True, "rev": True, "facts": True, "instance": True}
 _GPU_MOVES = {"used_mib", "utilisation_pct", "temperature_c", "power_w", "processes"}
 _FACTS: dict[str, Any] = {
     "ram_available_mib": True,

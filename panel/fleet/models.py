@@ -30,6 +30,7 @@ class Host(TimeStamped):
     agent_version = models.CharField(max_length=32, blank=True)
     last_seen_at = models.DateTimeField(null=True)  # coarse while it calls: samples.py knows when it called last
     told = models.CharField(max_length=64, blank=True, default="", db_default="")  # see heartbeat.py
+    report_seq = models.BigIntegerField(default=0, db_default=0)  # of the newest report that was written down
     lost_at = models.DateTimeField(null=True)  # set when the agent was silent too long, cleared by its next report
     agent_instance = models.CharField(max_length=80, blank=True)  # the agent that has the host's line, see seats.py
     clock_skew_s = models.FloatField(default=0.0)  # the host's clock minus ours; positive: it is ahead

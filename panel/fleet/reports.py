@@ -13,14 +13,18 @@ from panel.fleet.models import Gpu, Host, Job, JobLog
 from panel.fleet.runtimes import outcomes as runtime_outcomes
 
 OVER = ("ended", "refused")
+LATE_US = 300_000_000  # a call is not under way for longer; a machine put back to an earlier moment is
 PROVISION = ("install", "remove")  # kinds of jobs that change which engines a host has
 
 
 def take_report(host: Host, report: wire.Report) -> wire.ReportReply:
     """Take a report: figures alone go to the broker's memory, whatever is new becomes rows.
 
-    A job that is over never comes back to life by a late or repeated report.
+    A report that is older than one that was taken says what is not so any more, and changes nothing. The network may
+    bring it late, or a web process that slept.
     """
+    if _overtaken(host, report):
+        return wire.ReportReply(rev=host.work_rev)
     now = timezone.now()
     skew = hostclock.skew(report, now)
     try:
@@ -33,6 +37,10 @@ def take_report(host: Host, report: wire.Report) -> wire.ReportReply:
         return _store(host, report, None, skew, now, whole=True)
 
 
+def _overtaken(host: Host, report: wire.Report) -> bool:
+    return 0 < report.seq <= host.report_seq < report.seq + LATE_US
+
+
 def _store(
     host: Host, report: wire.Report, before: dict[str, Any] | None, skew: float, now: Any, *, whole: bool = False
 ) -> wire.ReportReply:
@@ -40,7 +48,11 @@ def _store(
     changed: list[Job] = []
     with transaction.atomic():
         services.lock_host(host.pk)
+        host.refresh_from_db(fields=["report_seq"])
+        if _overtaken(host, report):  # just now, by another process
+            return wire.ReportReply(rev=host.work_rev)
         changes: dict[str, Any] = {"last_seen_at": now, "lost_at": None, "agent_version": report.agent_version[:32]}
+        changes["report_seq"] = report.seq
         changes["clock_skew_s"] = skew
         if report.facts is not None:
             changes |= _facts(host, report.facts, now) | hostclock.restarted(host, report.facts, skew, now)

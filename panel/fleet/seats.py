@@ -80,16 +80,19 @@ def _take(host: Host, instance: str) -> bool:
     """Give the host's line to this agent, if it may have it. The guard lets one of two that come at once win."""
     now = timezone.now()
     rows = Host.objects.filter(pk=host.pk)
+    changes: dict[str, Any] = {"agent_instance": instance, "last_seen_at": now}
     if not _same_seat(host.agent_instance, instance):
+        changes["report_seq"] = 0  # another machine, or another start of it, counts anew
         if _still_calls(host):
             return False
         silent = now - patience()
         rows = rows.filter(Q(agent_instance="") | Q(last_seen_at=None) | Q(last_seen_at__lt=silent))
     # Contact counts from here: a second one that comes before the first report must find the seat taken.
-    if not rows.filter(agent_instance=host.agent_instance).update(agent_instance=instance, last_seen_at=now):
+    if not rows.filter(agent_instance=host.agent_instance).update(**changes):
         host.refresh_from_db(fields=["agent_instance"])
         return _same_seat(host.agent_instance, instance)
-    host.agent_instance, host.last_seen_at = instance, now
+    for name, value in changes.items():
+        setattr(host, name, value)
     return True
 
 

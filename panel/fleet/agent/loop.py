@@ -16,7 +16,7 @@ import threading
 import time
 from types import FrameType
 
-from panel.fleet.agent import facts, orders
+from panel.fleet.agent import facts, orders, procs
 from panel.fleet.agent.client import Away, Backoff, Client, Rejected
 from panel.fleet.agent.config import Config
 from panel.fleet.agent.door_process import DoorProcess
@@ -244,6 +244,7 @@ class Agent:
             agent_version=VERSION,
             instance=self.config.instance,
             round_trip_s=self._round_trip_s,
+            seq=self._seq(),
             rev=rev,
             jobs=self.jobs.statuses(gpus),
             facts=self._facts(gpus) if with_facts else None,
@@ -261,6 +262,11 @@ class Agent:
             raise Away(f"no sense in the reply: {exc}") from exc
         if reply.forget:
             self.jobs.forget(reply.forget)
+
+    @staticmethod
+    def _seq() -> int:
+        """Grows over restarts of the agent. Of a kernel whose boots have no name nobody knows when it begins anew."""
+        return time.monotonic_ns() // 1000 if procs.kernel_boot() else 0
 
     def _facts(self, gpus: Reading) -> HostFacts:
         config = self.config

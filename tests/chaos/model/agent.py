@@ -69,7 +69,7 @@ class Agent:
 
     token: str
     gpus: list[str]
-    seat: str = "a" * 32
+    seat: str = f"{1:032x}"
     start: int = 1
     down: bool = False
     boot: int = 1
@@ -163,7 +163,7 @@ class Agent:
         self.reports += 1
         return {
             "agent_version": "0.1.0", "instance": self.instance, "sent_at": timezone.now().timestamp(),
-            "seq": self.reports, "rev": self.seen_rev, "facts": self.facts(),
+            "seq": 1000 * self.boot + self.reports, "rev": self.seen_rev, "facts": self.facts(),
             "jobs": [process.status() for process in self.jobs.values()],
         }  # fmt: skip
 
@@ -184,7 +184,7 @@ class Agent:
             if not process.log:
                 continue
             answer = self.call("POST", f"jobs/{process.id}/log?offset=0", process.log)
-            assert answer.status_code in (200, 404), answer.content
+            assert answer.status_code in (200, 404, 409), answer.content
             self.told.add(process.id)
 
     def deliver(self, old: Sent) -> int:
@@ -223,7 +223,6 @@ class Agent:
         """The agent's process dies and another one takes its folder."""
         self.start += 1
         self.polled_rev = 0
-        self.reports = 0
         self.down = False
 
     def power_cut(self, draw: random.Random) -> None:
@@ -241,4 +240,5 @@ class Agent:
                 process.end(refusal="host_restarted")
         self.seen_rev -= draw.randrange(0, 4) if self.seen_rev > 4 else 0
         self.boot += 1
+        self.seat, self.reports = f"{self.boot:032x}", 0
         self.restart()

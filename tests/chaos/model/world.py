@@ -21,8 +21,8 @@ from deployments.gateway.ask import Answer
 from deployments.models import Deployment, Run
 from deployments.reconcile import reconcile, sweep
 from panel.accounts.actor import Actor
+from panel.fleet import samples, signals
 from panel.fleet import services as fleet
-from panel.fleet import signals
 from panel.fleet.models import Host, Job
 from tests.chaos.model.agent import IDLE_MIB, Agent, Process
 from tests.chaos.model.workers import Worker, gates
@@ -62,11 +62,19 @@ class World:
     wrote: dict[str, bytes] = field(default_factory=dict)  # what each process has written, ever
     torn: set[str] = field(default_factory=set)  # processes whose log went down with the disk
     stalled: Worker | None = None
+    host: Host = field(init=False)
+    copy: builders.Copy = field(init=False)
+    agent: Agent = field(init=False)
 
-    def __post_init__(self) -> None:
+    def begin(self) -> None:
+        """Make the rows, by this world's clock: it has to be the present one."""
         number = next(_numbers)
+        samples._ask(("DEL", samples.SINCE))  # of the world before, whose clock was ahead
         self.token = f"token {number}"
         self.host = builders.make_host(f"quay{number}", gpus=CARDS)
+        for_cpu = self.host.runtimes.get()
+        for_cpu.pk, for_cpu.device, for_cpu.executable = None, "cpu", "/opt/cpu/bin/vllm"
+        for_cpu.save()
         Host.objects.filter(pk=self.host.pk).update(token_hash=fleet.digest(self.token))
         self.copy = builders.make_copy(self.host, f"Tiny-{number}")
         self.agent = Agent(self.token, [gpu.uuid for gpu in self.host.gpus.order_by("index")])
@@ -193,7 +201,9 @@ def laws(holder: dict[str, World]) -> Iterator[None]:
 
     real_now = timezone.now
     patch.setattr(timezone, "now", lambda: holder["world"].clock.now() if "world" in holder else real_now())
-    patch.setattr(probe, "time", _Time(holder))
+    for module in (probe, samples):
+        patch.setattr(module, "time", _Time(holder))
+    patch.setattr(samples, "datetime", _datetime(holder))
     patch.setattr(probe, "ask", ask)
     patch.setattr(probe, "probe_token", lambda _pk, run_id: run_id)
     patch.setattr("deployments.events.send", send)
@@ -203,6 +213,17 @@ def laws(holder: dict[str, World]) -> Iterator[None]:
         stack.callback(patch.undo)
         stack.enter_context(gates())
         yield
+
+
+def _datetime(holder: dict[str, World]) -> type[datetime]:
+    """`datetime` with the panel's clock, for the module that asks for it that way."""
+
+    class OurDatetime(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return holder["world"].clock.now().astimezone(tz)
+
+    return OurDatetime
 
 
 class _Time:
