@@ -17,6 +17,7 @@ from deployments.diagnosis import failure, phases
 from deployments.engines.base import EngineRefusal, masked_env
 from deployments.models import Deployment, Run
 from deployments.moves import move
+from deployments.probe import PAUSE_S
 from deployments.probe import lease as probe_lease
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
@@ -187,7 +188,7 @@ def probe_state(run: Run, now: datetime) -> tuple[str, float]:
         return "failed", 0.0
     if left := probe_lease(probe, now.timestamp()):
         return "asked", left
-    return "idle", max(0.0, probe.get("next_at", 0.0) - now.timestamp())
+    return "idle", min(PAUSE_S, max(0.0, probe.get("next_at", 0.0) - now.timestamp()))
 
 
 def ask_later(row: Deployment) -> None:

@@ -45,7 +45,8 @@ def lease(probe: dict[str, Any], now: float) -> float:
     if probe.get("done_at") or not probe.get("asked_at"):
         return 0.0
     heard = max(probe["asked_at"], probe.get("alive_at") or 0.0)
-    return max(0.0, float(heard + settings.BERTH_CLAIM_S - now))
+    left = float(heard + settings.BERTH_CLAIM_S - now)
+    return left if 0 < left <= 2 * settings.BERTH_CLAIM_S else 0.0  # more is of before the clock was put back
 
 
 @contextmanager

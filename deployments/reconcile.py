@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils import timezone
 
 from deployments import acts, events, moves
@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 MAX_STEPS = 50  # more in one go means that two steps undo each other
 OWN_ROWS = 20  # rows that one sweep looks after itself while the broker is away
 REST = timedelta(minutes=10)  # how soon a row that waits for news is looked at anyway
+UNSEEN = timedelta(seconds=60)  # what has a deadline is looked at every few seconds: this long means that nobody could
+CLOCK_NOISE = timedelta(seconds=2)  # between the clocks of several workers
 
 
 def reconcile(pk: int) -> None:
@@ -45,11 +47,14 @@ def reconcile(pk: int) -> None:
     with claims.hold(Deployment, pk) as claim:
         if claim is None:
             return
-        row = None
+        row, first = None, True
         for _ in range(MAX_STEPS):
             row = row or load(pk)
             if row is None or row.claim_token != claim.token:  # gone, or another worker's by now
                 return
+            if first:
+                first = False
+                _count_what_was_seen(claim, row)
             step = decide(situation(row))
             if isinstance(step, Wait):
                 if _rest(claim, row, step):
@@ -95,6 +100,25 @@ def situation(row: Deployment) -> Situation:
     )
 
 
+def _count_what_was_seen(claim: Claim, row: Deployment) -> None:
+    """Deadlines count the time in which someone looked: while the panel was away, or the clock was put forward, nothing
+    could be seen of what they wait for. A clock that was put back takes them along.
+    """
+    now = timezone.now()
+    gap = now - max(filter(None, (row.looked_at, row.state_since)))
+    back = gap < -CLOCK_NOISE
+    if not back and (gap <= UNSEEN or row.deadline_at is None):
+        return
+    row.looked_at, row.state_since = now, min(row.state_since, now)
+    if row.deadline_at is not None:
+        row.deadline_at += gap
+    if back and row.next_attempt_at is not None:
+        row.next_attempt_at += gap
+    names = ("looked_at", "state_since", "deadline_at", "next_attempt_at")
+    claim.rows().update(**{name: getattr(row, name) for name in names})
+    log.info("deployment %s was not looked at for %.0f s by this clock", row.name, gap.total_seconds())
+
+
 def _seconds_to(when: datetime | None, now: datetime) -> float | None:
     return (when - now).total_seconds() if when is not None else None
 
@@ -133,8 +157,8 @@ def _rest(claim: Claim, row: Deployment, step: Wait) -> bool:
     """Let go of the row; False when someone nudged it meanwhile, then there is more to do."""
     if step.reason is not None and row.reason != step.reason and claim.rows().update(reason=step.reason):
         events.announce(row.pk, state=row.state, name=row.name)
-    pause = timedelta(seconds=step.seconds) if step.seconds is not None else REST
-    return claim.release(wake=row.wake, due_at=timezone.now() + pause)
+    pause, now = timedelta(seconds=step.seconds) if step.seconds is not None else REST, timezone.now()
+    return claim.release(wake=row.wake, due_at=now + pause, looked_at=now)
 
 
 def do(claim: Claim, row: Deployment, step: Step) -> bool:
@@ -178,13 +202,20 @@ def _counters(step: Move) -> dict[str, Any]:
     return {}
 
 
+def clock_moved() -> None:
+    """The clock was put forward or back: what was planned by it is looked at now."""
+    now = timezone.now()
+    Deployment.objects.filter(due_at__gt=now).update(due_at=now)
+
+
 def sweep(limit: int = 200) -> int:
     """Send a task for every row that is due and that nobody holds. Returns how many.
 
     Where the broker is away some of them are looked after here, so that a stop works without it.
     """
     now = timezone.now()
-    due = Deployment.objects.filter(due_at__lte=now).exclude(claim_until__gt=now).order_by("due_at")[:limit]
+    held = Q(claim_until__gt=now, claim_until__lte=now + 2 * timedelta(seconds=settings.BERTH_CLAIM_S))
+    due = Deployment.objects.filter(due_at__lte=now).exclude(held).order_by("due_at")[:limit]
     sent, own = 0, 0
     for pk in list(due.values_list("pk", flat=True)):
         # Pushed a little into the future, so that a slow queue does not fill with the same row again and again.

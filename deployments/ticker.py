@@ -11,10 +11,12 @@ import psycopg
 from django.conf import settings
 from django.db import close_old_connections, connections
 
+from deployments import reconcile
 from deployments.reconcile import sweep
 from models_catalog.events import sweep_scans
 from panel.audit import months
 from panel.core import idempotency
+from panel.core.clock import Clock
 from panel.core.daily import Daily
 from panel.core.database import own_connection
 from panel.core.locks import Lock
@@ -36,6 +38,7 @@ class Ticker:
         self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
         self._lock: psycopg.Connection | None = None
         self._turns = 0
+        self._clock = Clock()
         self._daily = [Daily("record", months.keep_up), Daily("logs", retention.keep_up)]
 
     def start(self) -> None:
@@ -50,6 +53,9 @@ class Ticker:
             try:
                 close_old_connections()
                 self._turns += 1
+                if moved := self._clock.moved_s():
+                    log.warning("the clock was moved by %.0f s", moved)
+                    clock_moved()
                 if self._leads() or self._turns % FOLLOWERS_TURN == 0:
                     tick()
                     for work in self._daily:
@@ -77,6 +83,12 @@ class Ticker:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+
+def clock_moved() -> None:
+    """Each process that notices it does this; a second time changes nothing."""
+    fleet.clock_moved()
+    reconcile.clock_moved()
 
 
 def tick() -> None:

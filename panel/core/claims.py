@@ -36,7 +36,7 @@ class Claim:
         return self.model._default_manager.filter(pk=self.pk, claim_token=self.token)
 
     def take(self) -> bool:
-        free = Q(claim_until=None) | Q(claim_until__lt=Now())
+        free = Q(claim_until=None) | Q(claim_until__lt=Now()) | Q(claim_until__gt=too_far())
         return bool(
             self.model._default_manager.filter(free, pk=self.pk).update(claim_token=self.token, claim_until=_until())
         )
@@ -44,9 +44,9 @@ class Claim:
     def renew(self) -> bool:
         return bool(self.rows().update(claim_until=_until()))
 
-    def release(self, *, wake: int, due_at: datetime | None) -> bool:
+    def release(self, *, wake: int, due_at: datetime | None, **more: Any) -> bool:
         """Give the row back; False when someone nudged it since `wake` was read (look again) or the lease was lost."""
-        return bool(self.rows().filter(wake=wake).update(claim_token=None, claim_until=None, due_at=due_at))
+        return bool(self.rows().filter(wake=wake).update(claim_token=None, claim_until=None, due_at=due_at, **more))
 
     def drop(self) -> None:
         """Give the row back as it is, so that the next one takes it at once."""
@@ -55,6 +55,11 @@ class Claim:
 
 def _until() -> Any:
     return Now() + timedelta(seconds=settings.BERTH_CLAIM_S)
+
+
+def too_far() -> Any:
+    """No lease goes beyond this: one that does is of before the database's clock was put back, and nobody's."""
+    return Now() + 2 * timedelta(seconds=settings.BERTH_CLAIM_S)
 
 
 class _Heartbeat:

@@ -121,6 +121,17 @@ def _called(rows: list[Host]) -> tuple[dict[int, datetime], datetime]:
     return found, datetime.fromtimestamp(float(since), UTC)
 
 
+def clock_moved(now: float) -> None:
+    """The clock was put forward or back: silences count from `now` on, and nobody has called later than it."""
+    try:
+        kept = _ask(("SET", SINCE, now), ("HGETALL", SEEN))[1]
+        ahead = [host for host, seen in kept.items() if float(seen) > now]
+        if ahead:
+            _ask(*[("HSET", SEEN, host, now) for host in ahead])
+    except Away:
+        return  # every report is written down as rows meanwhile
+
+
 def overdue(hosts: Iterable[Host], seconds: float) -> set[int]:
     """The hosts that called once and have now been silent for longer than `seconds`."""
     limit = datetime.now(UTC) - timedelta(seconds=seconds)

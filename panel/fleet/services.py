@@ -325,6 +325,13 @@ def mark_lost_hosts() -> list[int]:
     return lost
 
 
+def clock_moved() -> None:
+    """Silences count from now on, and nobody has called in the future."""
+    now = timezone.now()
+    samples.clock_moved(now.timestamp())
+    Host.objects.filter(last_seen_at__gt=now).update(last_seen_at=now)
+
+
 @transaction.atomic
 def take_runtimes(job: Job, result: wire.JobResult) -> None:
     """Write the engines that a discovery found; ones not found any more stay, marked as not present.
