@@ -4,7 +4,8 @@ The agent checks the same again on the host (panel/fleet/agent/guard.py) and has
 early and beside its field. A test holds the two together.
 
 Reasons: house (Berth sets it itself), code (it would load code, or take serialised objects from whoever asks),
-network (it opens or calls another address), secret (argv is readable by every user of the host), file (it reads or writes files outside the model folders).
+network (it opens or calls another address), secret (argv is readable by every user of the host), file (it reads or
+writes files outside the model folders).
 """
 
 from __future__ import annotations

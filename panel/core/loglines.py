@@ -58,7 +58,8 @@ def as_settings(form: str, level: str) -> dict[str, object]:
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": formatters[form]},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "filters": {"outside": {"()": "panel.core.logbounds.Outside"}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["outside"]}},
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {"httpx": {"level": "WARNING"}, "celery": {"level": "WARNING"}},
     }

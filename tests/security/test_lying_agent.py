@@ -80,7 +80,7 @@ def reading(host: Host) -> Any:
         for path in lists:
             answer = program.get(path)
             assert answer.status_code == 200, path
-            json.loads(answer.content, parse_constant=lambda word: pytest.fail(f"{path}: {word} is no JSON"))
+            assert "NaN" not in json.dumps(json.loads(answer.content)), path
 
     look.job = str(run.job_id)  # type: ignore[attr-defined]
     look()

@@ -1,0 +1,79 @@
+"""Strangers cannot fill, forge or garble the panel's log."""
+
+import io
+import logging
+from collections.abc import Iterator
+
+import pytest
+from django.conf import settings
+from django.test import Client
+
+from panel.core import logbounds
+from panel.core.loglines import Line
+
+
+@pytest.fixture
+def clock() -> list[float]:
+    return [0.0]
+
+
+@pytest.fixture
+def written(clock: list[float]) -> Iterator[io.StringIO]:
+    """What the log holds while it is set up as the panel's."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(Line("%(levelname)s %(name)s %(message)s"))
+    handler.addFilter(logbounds.Outside(lambda: clock[0]))
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    yield stream
+    root.removeHandler(handler)
+    root.setLevel(level)
+
+
+def lines(stream: io.StringIO) -> list[str]:
+    return stream.getvalue().splitlines()
+
+
+def test_the_panels_log_has_the_bound() -> None:
+    handler = settings.LOGGING["handlers"]["stderr"]
+    assert settings.LOGGING["filters"][handler["filters"][0]]["()"] == "panel.core.logbounds.Outside"
+
+
+def test_wrong_hosts_are_a_line_without_a_traceback_and_not_many(written: io.StringIO, clock: list[float]) -> None:
+    client = Client(raise_request_exception=False)
+    for number in range(500):
+        assert client.get("/login", headers={"Host": f"evil{number}.example"}).status_code == 400
+    found = lines(written)
+    assert 0 < len(found) <= 2 * logbounds.A_MINUTE
+    assert not any("Traceback" in line or 'File "' in line for line in found)
+    clock[0] += 61
+    client.get("/login", headers={"Host": "evil.example"})
+    assert any("more like it" in line for line in lines(written)[len(found) :])
+
+
+@pytest.mark.django_db
+def test_unknown_addresses_are_bounded_and_stay_on_their_line(written: io.StringIO) -> None:
+    client = Client(enforce_csrf_checks=True)
+    for number in range(200):
+        client.get(f"/no/{number}%0aINFO%20root%20all%20is%20well%1b[2J%E2%80%AE{'x' * 3000}")
+        client.post(f"/login/%0aINFO%20root%20{number}")
+        client.post("/logout")
+    found = lines(written)
+    assert 0 < len(found) <= 3 * logbounds.A_MINUTE
+    assert all(len(line) < 2 * logbounds.MOST for line in found)
+    assert not any(line.startswith("INFO root") or "\x1b" in line or "\u202e" in line for line in found)
+
+
+def test_failures_of_the_panel_itself_are_all_written(written: io.StringIO) -> None:
+    for _number in range(100):
+        try:
+            raise RuntimeError("broken")
+        except RuntimeError:
+            logging.getLogger("django.request").exception("Internal Server Error: %s", "/x")
+    assert written.getvalue().count("RuntimeError: broken") == 100
+    for number in range(100):
+        logging.getLogger("deployments.reconcile").info("row %s", number)
+    assert written.getvalue().count("INFO deployments.reconcile row") == 100
