@@ -32,13 +32,19 @@ ACTED = answers({202: DeploymentOut}, 404, 409)
 
 def reached(request: HttpRequest, deployment_id: int) -> Deployment:
     """The deployment, if it is within what the token reaches. Raises NotFound."""
+    within_reach(request, deployment_id)
+    return queries.known(deployment_id)
+
+
+def within_reach(request: HttpRequest, deployment_id: int) -> None:
     if not request.auth.reaches(deployment_id):
         raise NotFound
-    return queries.one(deployment_id)
 
 
 def shown(deployment_id: int) -> DeploymentOut:
-    row = queries.one(deployment_id)
+    row = queries.listed().filter(pk=deployment_id).first()
+    if row is None:
+        raise NotFound
     return DeploymentOut(**deployment_out(row, queries.model_names([row])[row.pk]))
 
 
@@ -96,7 +102,8 @@ def plan_deployment(request: HttpRequest, body: PlanIn) -> Any:
     summary=_("One deployment"),
 )
 def get_deployment(request: HttpRequest, deployment_id: int) -> Any:
-    return shown(reached(request, deployment_id).pk)
+    within_reach(request, deployment_id)
+    return shown(deployment_id)
 
 
 @router.patch(

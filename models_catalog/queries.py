@@ -68,8 +68,8 @@ def one(pk: int) -> CatalogModel:
 
 
 def engines() -> list[Runtime]:
-    """The engines that are there and work, on all hosts."""
-    return list(Runtime.objects.filter(present=True, refusal__isnull=True))
+    """The engines that are there and work, on all hosts; without the long schemas of their parsers."""
+    return list(Runtime.objects.filter(present=True, refusal__isnull=True).defer("flags"))
 
 
 def any_model() -> bool:

@@ -5,6 +5,7 @@ Words follow the viewer's language; the filters of numbers and times are the fun
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from django import template
@@ -39,6 +40,11 @@ NOTE_ICONS = {"": "info-circle", "warn": "alert-triangle", "bad": "alert-circle"
 @register.simple_tag
 def icon(name: str, cls: str = "") -> SafeString:
     """An icon of the sprite; decoration only, so the word beside it carries the meaning."""
+    return _icon(str(name), str(cls))
+
+
+@lru_cache(maxsize=256)  # a page holds hundreds, of a few dozen kinds
+def _icon(name: str, cls: str) -> SafeString:
     css = f"icon {cls}".strip()
     return format_html('<svg class="{}" aria-hidden="true"><use href="{}#{}"/></svg>', css, static(SPRITE), name)
 
@@ -46,6 +52,11 @@ def icon(name: str, cls: str = "") -> SafeString:
 @register.simple_tag
 def state(kind: str, text: Any) -> SafeString:
     """The state badge: ok, busy, warn, bad, off, lost or wait, with its word."""
+    return _state(kind, str(text))
+
+
+@lru_cache(maxsize=256)
+def _state(kind: str, text: str) -> SafeString:
     css = {"lost": "warn", "wait": "off"}.get(kind, kind)
     return format_html(
         '<span class="state {}">{}{}</span>', css, icon(STATE_ICONS[kind], "spin" if kind == "busy" else ""), text

@@ -19,6 +19,7 @@ from panel.fleet.runtimes.users import Use
 from panel.fleet.wording import DEVICES, ENGINES
 from panel.fleet.wording import engine as engine_name
 
+USES_SHOWN = 8  # of one engine in the list; the page that removes it shows all
 PHASES = ("checking", "downloading", "installing", "extras", "verifying", "trying")
 OVER = (InstallState.DONE, InstallState.FAILED, InstallState.CANCELLED)
 
@@ -83,7 +84,8 @@ def runtime_row(row: Runtime, uses: list[Use], *, may_manage: bool) -> dict[str,
         "facts": " · ".join(part for part in facts if part),
         "why": wording.failure(row.refusal) if row.refusal else None,
         "remove_failed": failed,
-        "uses": [{"use": use, "word": wording.USES[use.kind]} for use in uses],
+        "uses": [{"use": use, "word": wording.USES[use.kind]} for use in uses[:USES_SHOWN]],
+        "more_uses": max(0, len(uses) - USES_SHOWN),
         "can_remove": may_manage and row.origin in REMOVABLE and row.present and not removing,
     }
 

@@ -1,0 +1,147 @@
+"""A panel with a year behind it: lists on an idle panel, then 50 API requests a second with 200 live pages open.
+
+The client runs on the machine that it measures and takes its share of the cores. A bare Starlette under the same server
+settings, asked by the same client in the same run, says what that costs.
+"""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks.people import Streams, at_once, at_rate, live_page, one_by_one, percentile
+from tests.panel.running import Panel
+
+LIMITS = {"list": 60.0, "home": 40.0, "api": 250.0, "healthz": 20.0, "home kB": 150.0}  # ms, ms, ms, ms, kB
+PAGES, RATE, SECONDS = 200, 50, 60
+ASKED = 60  # requests of each list
+CLIENTS, RATE_S = 16, 10.0
+LISTS = (
+    "deployments",
+    "hosts",
+    "models",
+    "runtimes",
+    "runtimes/installs",
+    "events",
+    "users",
+    "users/invitations",
+    "tokens",
+)
+SITES = (
+    "/",
+    "/?state=ready",
+    "/?q=chat-07",
+    "/?page=20",
+    "/hosts/",
+    "/models/",
+    "/runtimes/",
+    "/activity",
+    "/people/",
+    "/account",
+)
+
+
+def paths_of(deployment: int) -> tuple[list[str], list[str]]:
+    """(API, pages): every list, one deployment, its starts, and long lists from their far end."""
+    api = [f"/api/v1/{name}?limit=50" for name in LISTS]
+    api += [
+        f"/api/v1/deployments/{deployment}",
+        f"/api/v1/deployments/{deployment}/runs",
+        "/api/v1/deployments?q=chat-07",
+    ]
+    api += ["/api/v1/events?who=person-7&limit=50", f"/api/v1/events?on=deployment:{deployment}"]
+    return api, [*SITES, f"/deployments/{deployment}/", f"/activity?on=deployment:{deployment}"]
+
+
+async def lists(port: int, token: str, cookie: str, deployment: int, out: Any) -> bool:
+    """Each list by itself; whether all keep their limits."""
+    good = True
+    api, pages = paths_of(deployment)
+    for head, paths in ((token, api), (cookie, pages)):
+        for path in paths:
+            seen = await one_by_one(port, head, path, ASKED)
+            limit = LIMITS["home"] if path == "/" else LIMITS["list"]
+            good &= not seen.errors and percentile(seen.times, 0.5 if path == "/" else 0.95) <= limit
+            out(seen.line(f"  {path}", limit) + f", {seen.size / 1000:.0f} kB")
+            if path == "/":
+                good &= seen.size / 1000 <= LIMITS["home kB"]
+    return good
+
+
+async def crowd(port: int, token: str, cookie: str, deployment: int, out: Any) -> bool:
+    """The minute: live pages, requests at fixed moments, and /healthz ten times a second."""
+    api, _pages = paths_of(deployment)
+    streams, opened = Streams(), asyncio.Semaphore(8)
+    live = ["/deployments/live", f"/deployments/{deployment}/live"]
+    pages = [asyncio.create_task(live_page(port, cookie, live[n % 2], streams, opened)) for n in range(PAGES)]
+    while streams.open + len(streams.lost) < PAGES:
+        await asyncio.sleep(0.05)
+    watched = asyncio.create_task(at_rate(port, "", ["/healthz"], 10, SECONDS))
+    seen = await at_rate(port, token, api, RATE, SECONDS)
+    health = await watched
+    lost = f"lost {len(streams.lost)} {streams.lost[:1] or ''}".strip()
+    out(f"  Live pages open: {streams.open} of {PAGES}, {lost}, {streams.events} events")
+    out(seen.line(f"  API at {RATE} requests/s", LIMITS["api"]))
+    out(health.line("  /healthz meanwhile", LIMITS["healthz"]))
+    good = not (seen.errors or health.errors or streams.lost) and streams.open == PAGES
+    good &= percentile(seen.times, 0.95) <= LIMITS["api"] and max(health.times) <= LIMITS["healthz"]
+    rate, most = await at_once(port, token, api, CLIENTS, RATE_S)
+    out(most.line(f"  API, as much as goes: {rate:.0f} requests/s"))
+    for page in pages:
+        page.cancel()
+    await asyncio.gather(*pages, return_exceptions=True)
+    return good and not most.errors
+
+
+@contextmanager
+def starlette() -> Iterator[int]:
+    """A bare Starlette in a process of its own, with the server settings of the panel's web process."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    argv = [sys.executable, "-m", "uvicorn", "benchmarks.yardstick:app", "--port", str(port), "--loop", "uvloop"]
+    process = subprocess.Popen([*argv, "--http", "httptools", "--no-access-log", "--log-level", "warning"])
+    try:
+        for _ in range(200):
+            with socket.socket() as probe:
+                if not probe.connect_ex(("127.0.0.1", port)):
+                    break
+            time.sleep(0.05)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def access(deployment: Any, session: str) -> tuple[str, str]:
+    """(head of an API request, head of a page's)."""
+    from panel.accounts.models import Scope, User
+    from panel.accounts.tokens import create_token
+
+    user = User.objects.get(username="bench")
+    _row, token = create_token(user, "bench", actor=user, scope=Scope.API_READ)
+    return (
+        f"Authorization: Bearer {token}\r\nAccept: application/json\r\n",
+        f"Cookie: berth_session={session}\r\nAccept: text/html\r\n",
+    )
+
+
+def main(panel: Panel, deployment: Any, session: str, out: Any) -> bool:
+    """Fill the database and measure; `deployment` is ready, `session` is that of its admin."""
+    from benchmarks.fill import fill
+
+    began = time.monotonic()
+    rows = fill(deployment)
+    size = ", ".join(f"{count:,} {name}" for name, count in rows.items())
+    out(f"A panel with {size} (made in {time.monotonic() - began:.0f} s)")
+    token, cookie = access(deployment, session)
+    time.sleep(3)  # autovacuum and the loop settle
+    good = asyncio.run(lists(panel.port, token, cookie, deployment.pk, out))
+    good &= asyncio.run(crowd(panel.port, token, cookie, deployment.pk, out))
+    with starlette() as port:
+        rate, _seen = asyncio.run(at_once(port, "", ["/json"], CLIENTS, RATE_S))
+    out(f"  A bare Starlette: {rate:.0f} requests/s")
+    return good
