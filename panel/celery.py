@@ -7,12 +7,15 @@ from typing import Any
 from celery import Celery
 from celery.signals import (
     before_task_publish,
+    celeryd_init,
     setup_logging,
     task_postrun,
     task_prerun,
     worker_ready,
     worker_shutting_down,
 )
+from django.conf import settings
+from django.utils.log import configure_logging
 
 from panel.core import trace
 
@@ -23,10 +26,16 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
 
-@setup_logging.connect
+@celeryd_init.connect
 def _logs_as_everywhere(**_: Any) -> None:
-    """Django has set them up by the settings; Celery would put its own level and form over them."""
+    """By the settings, before Celery says its first word; warnings too are lines of the log."""
+    configure_logging(settings.LOGGING_CONFIG, settings.LOGGING)
     logging.captureWarnings(True)
+
+
+@setup_logging.connect
+def _logs_are_set_up(**_: Any) -> None:
+    """That somebody listens keeps Celery from putting its own level and form over them."""
 
 
 # --- the id of what is going on travels with the task ----------------------------------------------------------------

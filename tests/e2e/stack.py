@@ -63,8 +63,8 @@ class Stack:
 
     COMMANDS: dict[str, list[str]] = {
         "web": ["-m", "panel.web"],
-        "worker": ["-m", "celery", "-A", "panel.celery", "worker", "-P", "threads", "-c", "8", "-Q", "loop,probe",
-                   "--without-gossip", "--without-mingle", "-l", "WARNING"],
+        "worker": ["-m", "celery", "-A", "panel.celery", "--quiet", "worker", "-P", "threads", "-c", "8",
+                   "-Q", "loop,probe", "--without-gossip", "--without-mingle"],
         "agent": ["-m", "panel.fleet.agent"],
     }  # fmt: skip
 
