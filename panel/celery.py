@@ -20,6 +20,9 @@ from django.utils.log import configure_logging
 from panel.core import trace
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "panel.settings")
+# A worker would have Django check itself at its start, which loads every address with its view: 30 MiB that it never
+# uses. The web process and `manage.py` check.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 app = Celery("berth")
 app.config_from_object("django.conf:settings", namespace="CELERY")

@@ -2,11 +2,10 @@
 
 import asyncio
 import json
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
-
-import httpx
 
 MAX_ANSWER = 4 << 20  # bytes
 
@@ -37,9 +36,10 @@ def ask(base_url: str, token: str, path: str, body: dict[str, Any], timeout_s: f
 
 async def ask_async(base_url: str, token: str, path: str, body: dict[str, Any], timeout_s: float) -> Answer:
     began = time.perf_counter()
+    httpx = _httpx()
     try:
         async with asyncio.timeout(timeout_s):
-            status, said_by, data = await _post(base_url, token, path, body)
+            status, said_by, data = await _post(httpx, base_url, token, path, body)
     except (TimeoutError, httpx.TimeoutException):
         return Answer(0, "timeout", _ms(began))
     except httpx.HTTPError:
@@ -54,7 +54,15 @@ async def ask_async(base_url: str, token: str, path: str, body: dict[str, Any], 
     return Answer(status, text, _ms(began), said_by, parsed)
 
 
-async def _post(base_url: str, token: str, path: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
+def _httpx() -> Any:
+    """Loaded by who asks, not by every process; and without its command line, which would load click and rich."""
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None makes the import fail, as documented
+    import httpx
+
+    return httpx
+
+
+async def _post(httpx: Any, base_url: str, token: str, path: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
     headers = {"Authorization": f"Bearer {token}"}
     data = bytearray()
     # The deadline is the caller's; a proxy of the environment has no business between the panel and its own door.
