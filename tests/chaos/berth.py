@@ -22,6 +22,7 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, connections
 
 from panel.embedded import Embedded
+from tests.chaos.cable import Cable
 from tests.chaos.times import Times
 from tests.e2e.stack import Stack, running
 from tests.fakes.make_engine import make_fake_engine, make_fake_model
@@ -82,6 +83,7 @@ class Berth(Stack):
         self.second_port = free_port()
         self.urls = (self.url, f"http://127.0.0.1:{self.second_port}")
         self.token = ""
+        self.cable = Cable(self.port)
 
     # --- processes ---
 
@@ -121,6 +123,7 @@ class Berth(Stack):
         ensure_local_host(self.data / "agent")
         config = self.data / "agent" / "agent.json"
         values = {**json.loads(config.read_text()), "model_roots": [str(self.models)], "report_s": self.times.report}
+        values["panel"] = self.cable.url
         config.write_text(json.dumps(values))
         person = User.objects.create_user(username="olga", password="harbour lights at nine", role="admin")
         _row, self.token = create_token(person, "chaos", actor=person, scope=Scope.API_WRITE)
@@ -294,7 +297,10 @@ def berth(servers: Servers, folder: Path, times: Times) -> Iterator[Berth]:
             made.begin()
         except AssertionError as exc:
             raise AssertionError(f"{exc}\n{made.logs()}") from None
-        yield made
+        try:
+            yield made
+        finally:
+            made.cable.close()
 
 
 def point_django_at(servers: Servers) -> None:

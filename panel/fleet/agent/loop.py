@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 WAIT_S = 25
 FACTS_S = 5.0  # not sent again sooner than this
 LEAVE_S = 1.0  # for the last word to the panel
+MISSED_S = 2.0  # what a long-poll brings is here by then
 QUIET_S = 0.02  # changes that come together make one report
 
 
@@ -147,6 +148,7 @@ class Agent:
         self.door = DoorProcess(config, self.jobs, self.stop, self.news.set)
         self._behind = False  # the panel offered older work than we have seen
         self._facts_at = 0.0
+        self._missed_at = 0.0  # since when the panel speaks of newer work than we have
         self._round_trip_s: float | None = None
 
     def run(self) -> None:
@@ -200,13 +202,11 @@ class Agent:
             try:
                 raw = client.call("GET", "work", params={"rev": rev, "wait": WAIT_S}, timeout_s=WAIT_S + 10.0)
                 if raw is not None:
-                    new, found = orders.parse(raw)
-                    self._behind = not self.jobs.converge(new, found)
+                    self._take(raw)
                     rev = self.jobs.seen_rev
                     if self._behind:  # it goes ahead of us once it sees our revision
                         self.stop.wait(backoff.pause())
                         continue
-                    self.door.hear(raw)
                 backoff.reset()
             except (Away, Rejected, orders.Unreadable) as exc:
                 log.log(_level(exc, backoff), "no work: %s", exc)
@@ -215,6 +215,28 @@ class Agent:
                 log.exception("work could not be taken")
                 rev = 0  # the whole list again: it was not made true
                 self.stop.wait(backoff.pause())
+
+    def _take(self, raw: bytes) -> None:
+        new, found = orders.parse(raw)
+        self._behind = not self.jobs.converge(new, found)
+        if not self._behind:
+            self.door.hear(raw)
+
+    def _fetch_missed(self, client: Client, rev: int) -> None:
+        """The panel has newer work for some time and the long-poll did not bring it: its line is dead and neither end
+        knows, as when something between forgot the connection. Until its own time is over the work comes this way.
+        """
+        if rev <= self.jobs.seen_rev:
+            self._missed_at = 0.0
+        elif not self._missed_at:
+            self._missed_at = time.monotonic()
+        elif time.monotonic() - self._missed_at >= MISSED_S:
+            raw = client.call("GET", "work", params={"rev": self.jobs.done_rev, "wait": 0})
+            if raw is not None:
+                try:
+                    self._take(raw)
+                except orders.Unreadable as exc:
+                    log.warning("no work: %s", exc)
 
     # --- report -----------------------------------------------------------------------------------------------------
 
@@ -262,6 +284,7 @@ class Agent:
             raise Away(f"no sense in the reply: {exc}") from exc
         if reply.forget:
             self.jobs.forget(reply.forget)
+        self._fetch_missed(client, reply.rev)
 
     @staticmethod
     def _seq() -> int:

@@ -100,9 +100,8 @@ def _host_agrees(world: World, holders: set[str]) -> list[str]:
     said = []
     if living != holders:
         said.append(f"on the host live {living}, runs are {holders}")
-    if left := set(Job.objects.filter(host=world.host, open=True).values_list("pk", flat=True)) - {
-        pk for pk in Run.objects.filter(ended_at=None).values_list("pk", flat=True)
-    }:
+    opened = set(Job.objects.filter(host=world.host, open=True).values_list("pk", flat=True))
+    if left := opened - set(Run.objects.filter(ended_at=None).values_list("pk", flat=True)):
         said.append(f"jobs are still open: {left}")
     if left := world.agent.jobs.keys() - living:
         said.append(f"the host still keeps {left}")
