@@ -47,6 +47,12 @@ class NewPasswordForm(forms.Form):
         return data
 
 
+class ChangedPasswordForm(NewPasswordForm):
+    """Who knew the old password may have made tokens with it: they end where that is ticked."""
+
+    end_tokens = forms.BooleanField(label=_("End all tokens of this account too"), required=False)
+
+
 class NewAccountForm(NewPasswordForm):
     password = _password(_("Password"), new=True)
     name = forms.CharField(
@@ -79,7 +85,7 @@ class LookForm(forms.Form):
     )
 
 
-class PasswordForm(NewPasswordForm):
+class PasswordForm(ChangedPasswordForm):
     current = _password(_("Present password"), new=False)
 
 

@@ -17,7 +17,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from panel import audit
-from panel.accounts import limits, passwords, sessions
+from panel.accounts import limits, passwords, sessions, tokens
 from panel.accounts.access import refusal, require
 from panel.accounts.actor import Actor, address_of
 from panel.accounts.models import OneTimeLink, Purpose, Role, User
@@ -205,8 +205,11 @@ def make_reset(user: User, *, actor: Any) -> tuple[OneTimeLink, str]:
     return link, url
 
 
-def set_password(request: HttpRequest, secret: str, *, password: str) -> User:
-    """Use such a link: all other sessions end, this browser is signed in. Raises LinkInvalid or Invalid."""
+def set_password(request: HttpRequest, secret: str, *, password: str, end_tokens: bool = False) -> User:
+    """Use such a link: all other sessions end, this browser is signed in. Raises LinkInvalid or Invalid.
+
+    Tokens go on, since programs use them, unless the person says that they are to end too.
+    """
     with transaction.atomic():
         # the person before the link, as everyone does who ends links
         user = User.objects.select_for_update().get(pk=find(secret, Purpose.RESET).user_id)
@@ -220,6 +223,8 @@ def set_password(request: HttpRequest, secret: str, *, password: str) -> User:
         limits.forget(user.username)
         actor = Actor.from_user(user, address=address_of(request), via="browser")
         audit.record("password.reset", user, actor=actor, sessions=sessions.drop(user))
+        if end_tokens:
+            tokens.end_all(user, actor=actor)
         sessions.begin(request, user)
         audit.record("login", user, actor=actor)
     return user

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
 from panel import audit
-from panel.accounts import limits, links, passwords, sessions
+from panel.accounts import limits, links, passwords, sessions, tokens
 from panel.accounts.access import require
 from panel.accounts.actor import Actor, address_of
 from panel.accounts.models import OneTimeLink, Role, User
@@ -131,8 +131,11 @@ def _checked(request: HttpRequest, name: str, password: str) -> User | None:
 # --- passwords --------------------------------------------------------------------------------------------------------
 
 
-def change_password(request: HttpRequest, *, current: str, new: str) -> None:
-    """Change one's own password; every other session of this person ends. Raises Invalid, SignInLocked or Busy."""
+def change_password(request: HttpRequest, *, current: str, new: str, end_tokens: bool = False) -> None:
+    """Change one's own password; every other session of this person ends, and the tokens where that is wished.
+
+    Raises Invalid, SignInLocked or Busy.
+    """
     user: Any = request.user
     actor = require(Actor.from_request(request), "profile.own")
     if _checked(request, user.username, current) is None:
@@ -148,6 +151,8 @@ def change_password(request: HttpRequest, *, current: str, new: str) -> None:
         audit.record(
             "password.changed", user, actor=actor, sessions=sessions.drop(user, but=request.session.session_key)
         )
+        if end_tokens:
+            tokens.end_all(user, actor=actor)
 
 
 def set_look(user: User, *, language: str, theme: str) -> None:

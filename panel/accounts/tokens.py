@@ -100,6 +100,16 @@ def revoke_token(token: ApiToken, *, actor: Any) -> bool:
     return True
 
 
+def live_of(user: Any) -> int:
+    """How many tokens of a person open something now."""
+    return live(ApiToken.objects.filter(user=user)).count()
+
+
+def end_all(user: User, *, actor: Any) -> int:
+    """End all of a person's tokens; how many there were. Call it in the transaction of what is the reason for it."""
+    return sum(revoke_token(token, actor=actor) for token in live(ApiToken.objects.filter(user=user)))
+
+
 def find_token(plaintext: str) -> ApiToken | None:
     """The live token with this text and its owner, for the API; remembers that it was used."""
     if not plaintext.startswith(PREFIX) or len(plaintext) > 100:

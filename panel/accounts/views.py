@@ -19,9 +19,9 @@ from panel.accounts import links, reach, services, sessions, tokens
 from panel.accounts.access import load_or_404
 from panel.accounts.forms import (
     FIRST_DAYS,
+    ChangedPasswordForm,
     LookForm,
     NewAccountForm,
-    NewPasswordForm,
     PasswordForm,
     SignInForm,
     TokenForm,
@@ -102,15 +102,16 @@ def invitation(request: HttpRequest, secret: str) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 def new_password(request: HttpRequest, secret: str) -> HttpResponse:
     link = links.find(secret, Purpose.RESET)
-    form = NewPasswordForm(request.POST or None)
+    form = ChangedPasswordForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
-            links.set_password(request, secret, password=form.cleaned_data["password"])
+            given = form.cleaned_data
+            links.set_password(request, secret, password=given["password"], end_tokens=given["end_tokens"])
             messages.success(request, _("Your new password works. Everywhere else you are signed out."))
             return go(request, safe_next(None))
         except Invalid as error:
             put_errors(form, error)
-    context = {"form": form, "link": link}
+    context = {"form": form, "link": link, "live_tokens": tokens.live_of(link.user)}
     return render(request, "accounts/new_password.html", context, status=422 if form.errors else 200)
 
 
@@ -124,6 +125,7 @@ def _profile(request: HttpRequest, **more: Any) -> dict[str, Any]:
         "token_form": TokenForm(full=True),
         "all_fields": True,
         "tokens": tokens.listed(request.user),
+        "live_tokens": tokens.live_of(request.user),
         "sessions": sessions.listed(request.user, request.session.session_key),
         "look_form": LookForm({"language": request.user.language, "theme": request.user.theme}),
         **more,
@@ -145,7 +147,10 @@ def password(request: HttpRequest) -> HttpResponse:
     form = PasswordForm(request.POST)
     if form.is_valid():
         try:
-            services.change_password(request, current=form.cleaned_data["current"], new=form.cleaned_data["password"])
+            given = form.cleaned_data
+            services.change_password(
+                request, current=given["current"], new=given["password"], end_tokens=given["end_tokens"]
+            )
         except Invalid as error:
             put_errors(form, error)
         else:

@@ -299,7 +299,6 @@ class Report(Message):
     sent_at: float
     round_trip_s: float | None = None  # of the report before this one, to tell a slow network from a wrong clock
     seq: int = Field(default=0, ge=0, lt=1 << 62)  # µs since the machine's start: later reports have more
-    seq: int = Field(default=0, ge=0, lt=1 << 62)  # µs since the machine's start: later reports have more
     rev: int  # the newest work revision that this report reflects
     facts: HostFacts | None = None  # None when unchanged within the last seconds
     jobs: list[JobStatus] = Field(default=[], max_length=MAX_REPORT_JOBS)
@@ -340,6 +339,7 @@ class JoinReply(Message):
     host_name: str = ""
     again: bool = False
     panel_version: str = ""
+    install_sources: list[str] | None = None  # what the panel names now; the host takes no other later on
 
 
 # --- what results hold ---------------------------------------------------------------------------------------------

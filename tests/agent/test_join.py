@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from panel.fleet import wire
-from panel.fleet.agent import config, join, pins, seat
+from panel.fleet.agent import config, guard, join, pins, seat
 from panel.fleet.agent.client import Away, Client, Rejected
 from panel.fleet.agent.config import Config, ConfigError
 from panel.fleet.agent.journal import Busy, Journal
@@ -35,13 +35,17 @@ class FakeHttps:
     def __init__(self, folder: Path, name: str = "panel") -> None:
         self.cert, self.key = certificate(folder, name=name)
         self.host_id, self.seen = 7, []
+        self.sources: list[str] | None = None
         panel = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 panel.seen.append((self.path, dict(self.headers), body))
-                reply = wire.JoinReply(host_id=panel.host_id, token="t0ken", host_name="gpu-1").model_dump_json()
+                said = wire.JoinReply(
+                    host_id=panel.host_id, token="t0ken", host_name="gpu-1", install_sources=panel.sources
+                )
+                reply = said.model_dump_json()
                 self.send_response(200)
                 self.end_headers()
                 self.wfile.write(reply.encode())
@@ -154,6 +158,23 @@ def test_the_owners_limits_survive_a_join(tmp_path: Path, https: FakeHttps) -> N
     join.join(folder, join.Panel(https.url, pin=https.pin), "C0DE")
     loaded = config.load(folder, {})
     assert (loaded.max_jobs, loaded.remote_code) == (3, False)
+
+
+def test_a_host_takes_the_package_sources_that_the_panel_names_as_it_joins(tmp_path: Path, https: FakeHttps) -> None:
+    """A panel that is somebody else's later can lead it to no other; what the owner says counts more."""
+    folder = tmp_path / "agent"
+    join.join(folder, join.Panel(https.url, pin=https.pin), "C0DE")
+    assert config.load(folder, {}).install_sources is None, "an older panel says nothing of it"
+    https.sources = ["https://packages.example/simple"]
+    join.join(folder, join.Panel(https.url, pin=https.pin), "C0DE")
+    assert config.load(folder, {}).install_sources == ["https://packages.example/simple"]
+    order = wire.InstallTask(variant="cpu", index_url="https://evil.example/simple")
+    with pytest.raises(guard.Refused, match="source_not_allowed"):
+        guard.check_install(order, True, config.load(folder, {}).install_sources)
+    guard.check_install(wire.InstallTask(variant="cpu"), True, config.load(folder, {}).install_sources)
+    https.sources = ["https://evil.example"]
+    join.join(folder, join.Panel(https.url, pin=https.pin), "C0DE")
+    assert config.load(folder, {}).install_sources == ["https://packages.example/simple"]
 
 
 def joined(host: Host, panel: FakeHttps) -> None:

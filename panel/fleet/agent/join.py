@@ -48,7 +48,8 @@ class Panel:
 def join(folder: Path, panel: Panel, code: str) -> JoinReply:
     """Trade a one-time code for this host's token and write the settings. Raises ConfigError with one sentence.
 
-    Settings that the owner of this host made are kept. No agent may run for this folder (Busy): it would go on with
+    Settings that the owner of this host made are kept; who said nothing of package sources takes those that the panel
+    names now, and none that it may name once it is somebody else's. No agent may run for this folder (Busy): it would go on with
     the old token, and with another host's memory.
     """
     check_panel_url(panel.url, plain_http=panel.plain_http)
@@ -65,6 +66,8 @@ def join(folder: Path, panel: Panel, code: str) -> JoinReply:
         settings = json.loads(path.read_text()) if path.exists() else {}
         if settings.get("host_id", reply.host_id) != reply.host_id:
             _become_another(folder, journal)
+        if reply.install_sources is not None:  # what the owner said before counts more
+            settings.setdefault("install_sources", reply.install_sources)
         kept = {k: v for k, v in settings.items() if k not in ("ca_file", "panel_pin", "plain_http")}
         private.write(folder / "token", reply.token + "\n")
         private.write(path, json.dumps({**kept, **panel.settings(), "host_id": reply.host_id}, indent=2) + "\n")

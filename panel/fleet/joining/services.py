@@ -21,6 +21,7 @@ from panel.core.errors import Invalid, NotFound, PanelError
 from panel.fleet import live, reports, services, signals, wire
 from panel.fleet.agent.version import VERSION
 from panel.fleet.models import Host, JoinCode
+from panel.fleet.runtimes import sources
 from panel.fleet.services import digest
 
 log = logging.getLogger(__name__)
@@ -182,7 +183,10 @@ def _redeem(request: wire.JoinRequest, address: str) -> wire.JoinReply:
     JoinCode.objects.filter(pk=row.pk).update(used_at=now, host=host)
     services.first_look(host)
     live.publish_on_commit(live.HOSTS)
-    return wire.JoinReply(host_id=host.pk, token=token, host_name=host.name, again=row.again, panel_version=VERSION)
+    return wire.JoinReply(
+        host_id=host.pk, token=token, host_name=host.name, again=row.again, panel_version=VERSION,
+        install_sources=sources.named(),
+    )  # fmt: skip
 
 
 # --- leaving ----------------------------------------------------------------------------------------------------------

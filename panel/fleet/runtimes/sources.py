@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from django.conf import settings
 
 from panel.core.mask import mask_text
+from panel.fleet.agent.install_plan import without_login
 
 NIGHTLY = "nightly"
 DEFAULT_FOLDER = "/srv/wheels"  # what the command shows while no folder is set
@@ -35,6 +36,13 @@ def current() -> Sources:
         wheel_folder=settings.BERTH_WHEEL_FOLDER,
         nightly_url=settings.BERTH_NIGHTLY_INDEX_URL,
     )
+
+
+def named() -> list[str]:
+    """All sources that an order of now can name, without logins: what a host that joins will take."""
+    found = current()
+    addresses = (found.index_url, *found.extra_urls, found.nightly_url, found.proxy)
+    return [*dict.fromkeys(without_login(url) for url in addresses if url), *filter(None, [found.wheel_folder])]
 
 
 def order_fields(version: str, sources: Sources | None = None) -> dict[str, Any]:
