@@ -24,7 +24,9 @@ MAX_TEXT = 1 << 20  # of one kept text: chat templates reach 30 KB
 MAX_KEPT = 4 << 20  # of all kept texts together
 MAX_LIST = 1024  # numbers of one kept list (per-layer values)
 MAX_LISTED = 1 << 18  # numbers of all kept lists together
+MAX_WORDS = 1 << 21  # texts in all lists; the largest real tokenizers have 780,000 words and merges
 MAX_KEY_BYTES = 2 << 20  # of all keys together
+TABLES = ("rope_freqs.", "rope_factors_")  # tensors that a configuration could tell as well
 MAX_DEPTH = 3  # lists within lists
 MAX_NESTED = 65536  # lists within lists, in the whole header
 
@@ -56,6 +58,11 @@ class GgufHeader:
     embedding_shape: tuple[int, ...] = ()
     has_output: bool = False  # a matrix of its own for the answer's words; without it the word vectors serve
     lora_rank: int | None = None
+    buffers: int = 0  # of the elements, those that are tables and no weights
+
+    @property
+    def parameters(self) -> int:
+        return self.elements - self.buffers
 
     def text(self, key: str) -> str:
         value = self.values.get(key)
@@ -117,6 +124,7 @@ class _Header:
     kept: int = 0
     listed: int = 0
     key_bytes: int = 0
+    words: int = 0
     nested: int = 0
 
     def number(self, code: str) -> int | float:
@@ -188,6 +196,9 @@ class _Header:
         window, unpack = self.window, struct.Struct(self.order + "Q").unpack_from
         if count * 8 > window.left:
             raise Unusable("truncated", size=window.size)
+        self.words += count
+        if self.words > MAX_WORDS:
+            raise Unusable("header_too_large", limit=MAX_WORDS)
         while count:
             window.need(8)
             buffer, pos, last = window.buffer, window.pos, len(window.buffer) - 8
@@ -206,6 +217,7 @@ class _Tensors:
     embedding: tuple[int, ...] = ()
     output: bool = False
     lora_rank: int | None = None
+    buffers: int = 0
 
     def add(self, name: str, shape: tuple[int, ...], kind: int, offset: int, room: int) -> None:
         count = 1
@@ -224,6 +236,8 @@ class _Tensors:
             self.type_bytes[title] = self.type_bytes.get(title, 0) + need
             self.end = max(self.end, offset + need)
         self.elements += count
+        if name.startswith(TABLES):
+            self.buffers += count
         if name == "token_embd.weight":
             self.embedding = shape
         self.output = self.output or name == "output.weight"
@@ -269,6 +283,7 @@ def parse_gguf(file: BinaryIO, size: int) -> GgufHeader:
         embedding_shape=tensors.embedding,
         has_output=tensors.output,
         lora_rank=tensors.lora_rank,
+        buffers=tensors.buffers,
     )
 
 

@@ -242,7 +242,7 @@ def _weights(group: GgufSet, headers: Sequence[GgufHeader]) -> dict[str, object]
     plain = label in PLAIN_TYPES
     complete = not group.missing and len(headers) == len(group.parts)  # half a sum would be a wrong number
     return {
-        "parameters": whole(sum(header.elements for header in headers)) if complete else None,
+        "parameters": whole(sum(header.parameters for header in headers)) if complete else None,
         "weight_bytes": whole(sum(by_type.values())) if complete else None,
         "dtype": label,
         "dtype_bytes": by_type,

@@ -79,7 +79,7 @@ def gguf_layout(
             return head + struct.pack(f"{order}{len(value[1])}{code}", *value[1])
         return struct.pack(order + "I" + code, number, value[1])
 
-    out = b"GGUF" + struct.pack(order + "IQQ", version, len(tensors), len(keys))
+    out = bytearray(b"GGUF" + struct.pack(order + "IQQ", version, len(tensors), len(keys)))
     out += b"".join(text(key) + packed(value) for key, value in keys.items())
     offset = 0
     for name, shape, kind in tensors:
@@ -89,7 +89,7 @@ def gguf_layout(
         for dimension in shape:
             count *= dimension
         offset += -(-(count // block * size) // 32) * 32
-    return out, -(-len(out) // 32) * 32 + offset if tensors else len(out)
+    return bytes(out), -(-len(out) // 32) * 32 + offset if tensors else len(out)
 
 
 def safetensors_bytes(tensors: Mapping[str, tuple[str, list[int]]] | None = None) -> bytes:
