@@ -118,6 +118,9 @@ def main(argv: list[str]) -> int:
     except config.ConfigError as exc:
         log.error("%s", exc)
         return 2
+    except OSError as exc:  # of its folder: a full or read-only disk, or one of another user
+        log.error("The agent cannot work in %s: %s", folder, exc)
+        return 4
     except Busy:
         log.error("An agent already runs for %s; stop it first.", folder)
         return 3

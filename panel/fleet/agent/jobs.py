@@ -87,10 +87,17 @@ class Jobs:
                     self._run(order)
             self._stop(wanted)
             self._prune(wanted)
-            self.journal.save_rev(rev)
+            self._save_rev(rev)
             self.done_rev = rev
         self.wake()
         return True
+
+    def _save_rev(self, rev: int) -> None:
+        """A full disk must not keep anything from being done. An older number there only lets us start further back."""
+        try:
+            self.journal.save_rev(rev)
+        except OSError as exc:
+            log.error("the revision of the work cannot be written: %s", exc)
 
     def _run(self, order: Order) -> None:
         if order.id in self.jobs or (order.id in self.ghosts and self.ghosts[order.id].refusal):
@@ -198,9 +205,13 @@ class Jobs:
             if not self._bury(known):
                 return
             for job_id in known:
+                try:
+                    self.journal.drop(job_id)
+                except OSError as exc:  # it stays ours until the panel asks again
+                    log.error("the files of job %s cannot be deleted: %s", job_id, exc)
+                    continue
                 self.jobs.pop(job_id).close()
                 self._news.pop(job_id, None)
-                self.journal.drop(job_id)
             for job_id in job_ids:
                 self.ghosts.pop(job_id, None)
 
@@ -305,4 +316,4 @@ class Jobs:
             job = self.jobs.get(job_id)
             if job is not None:
                 job.record.result_sent = True
-                self.journal.save(job.record)
+                job.remember()
