@@ -14,6 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from panel.fleet.agent import private
+from panel.fleet.door.cycle import Cycle
 from panel.fleet.door.limits import Limits
 
 GRACE_S = 120  # answers that are under way when the process is told to stop
@@ -22,10 +23,7 @@ MOST = 4096  # connections and requests at once
 
 
 class HeadLimit(HttpToolsProtocol):
-    """Uvicorn has no time limit on a request's head: one who sends nothing, or a byte a minute, would stay for ever.
-
-    And it writes head and body of an answer apart, which are two calls of the system where one does.
-    """
+    """Uvicorn has no time limit on a request's head: one who sends nothing, or a byte a minute, would stay for ever."""
 
     head_s = Limits.head_s
     _head_timer: asyncio.TimerHandle | None = None
@@ -49,7 +47,7 @@ class HeadLimit(HttpToolsProtocol):
         self._in_head = False
         self._end_head()
         super().on_headers_complete()
-        self.cycle.transport = Joined(self.transport, self.loop)  # type: ignore[assignment]
+        self.cycle.__class__ = Cycle
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._in_head = False
@@ -67,38 +65,6 @@ class HeadLimit(HttpToolsProtocol):
     def _head_late(self) -> None:
         self._head_timer = None
         self.transport.abort()
-
-
-class Joined:
-    """What uvicorn sees of the transport while it answers: the first piece waits for the second of the same moment."""
-
-    __slots__ = ("_first", "_loop", "_transport", "is_closing", "write")
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
-        self._first = b""
-        self.is_closing = transport.is_closing
-        self.write = self._hold
-
-    def _hold(self, data: bytes) -> None:
-        self._first = data
-        self.write = self._join
-        self._loop.call_soon(self.flush)
-
-    def _join(self, data: bytes) -> None:
-        self.write = self._transport.write
-        self._transport.write(self._first + data)
-        self._first = b""
-
-    def flush(self) -> None:
-        if self._first:
-            self.write = self._transport.write
-            self._transport.write(self._first)
-            self._first = b""
-
-    def close(self) -> None:
-        self.flush()
-        self._transport.close()
 
 
 class Server(uvicorn.Server):

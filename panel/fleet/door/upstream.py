@@ -71,17 +71,17 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport
         self.idle_until = 0.0  # loop time, while it is idle
         self._waiter: asyncio.Future[None] | None = None
+        self._parser = httptools.HttpResponseParser(self)
         self._begin()
 
     def _begin(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
         self._headers: list[Header] = []
         self._head: Head | None = None
         self._head_bytes = 0
         self._pieces: list[bytes] = []
         self._held = 0
         self._paused = False
-        self._complete = False
+        self._complete = self._framed = False
         self._reusable = False
         self._until_close = False
         self._error: Exception | None = None
@@ -127,7 +127,10 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head is None:  # trailers after the body are dropped
-            self._headers.append((name.lower(), value))
+            name = name.lower()
+            self._headers.append((name, value))
+            if name in (b"content-length", b"transfer-encoding"):
+                self._framed = True
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -135,10 +138,8 @@ class Connection(asyncio.Protocol):
             raise BadAnswer("an answer that nobody asked for")
         if status < 200:
             return
-        names = {name for name, _ in self._headers}
-        framed = bool(names & {b"content-length", b"transfer-encoding"}) or status in (204, 304)
-        self._until_close = not framed
-        self._reusable = framed and self._parser.should_keep_alive()
+        self._until_close = not self._framed and status not in (204, 304)
+        self._reusable = not self._until_close and self._parser.should_keep_alive()
         self._head = Head(status, self._headers)
 
     def on_body(self, body: bytes) -> None:
@@ -147,7 +148,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._head is None:  # 100 Continue and the like: the real answer follows
-            self._headers = []
+            self._headers, self._framed = [], False
         else:
             self._complete = True
 
@@ -170,7 +171,7 @@ class Connection(asyncio.Protocol):
     async def head(self) -> Head:
         """The answer's status and headers. Raises ConnectionGone, BadAnswer, ClientGone."""
         while self._head is None:
-            await self._wait()
+            await self._news()
         if isinstance(self._error, ClientGone):
             raise self._error
         return self._head
@@ -180,7 +181,7 @@ class Connection(asyncio.Protocol):
         while not self._pieces:
             if self._complete:
                 return b""
-            await self._wait()
+            await self._news()
         return self.take()
 
     def take(self) -> bytes:
@@ -217,15 +218,12 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
         self._wake()
 
-    async def _wait(self) -> None:
-        """Until something came, or its error."""
+    def _news(self) -> asyncio.Future[None]:
+        """Comes when something came, or its error. Raises the error that is there already."""
         if self._error is not None:
             raise self._error
         self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
