@@ -23,6 +23,7 @@ from django.db import InterfaceError, OperationalError, connections
 
 from panel.embedded import Embedded
 from tests.chaos.cable import Cable
+from tests.chaos.clocks import PanelClock
 from tests.chaos.times import Times
 from tests.e2e.stack import Stack, running
 from tests.fakes.make_engine import make_fake_engine, make_fake_model
@@ -83,7 +84,7 @@ class Berth(Stack):
         self.second_port = free_port()
         self.urls = (self.url, f"http://127.0.0.1:{self.second_port}")
         self.token = ""
-        self.cable = Cable(self.port)
+        self.cable, self.clock = Cable(self.port), PanelClock(folder)
 
     # --- processes ---
 
@@ -98,6 +99,8 @@ class Berth(Stack):
 
     def _spawn(self, name: str) -> subprocess.Popen[bytes]:
         args, env = list(self.COMMANDS[name.rstrip("2")]), dict(self.env)
+        if name != "agent":
+            env |= self.clock.env
         if name == "web2":
             # Inside parts go on calling the first one; this one only serves people.
             env |= {"BERTH_BIND": f"127.0.0.1:{self.second_port}", "BERTH_INTERNAL_URL": self.url}
