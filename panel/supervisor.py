@@ -24,12 +24,13 @@ BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 class Part(Child):
     """One of our own programs. It runs in the checkout, so that `python -m` finds the code."""
 
-    stop_seconds = 6.0
+    stop_seconds = 4.5  # the web process gives open streams three of them
 
     def __init__(self, name: str, argv: list[str], *, data: Path, home: Path, quits: bool = False) -> None:
         self.name, self.argv, self.home = name, argv, home
         if quits:  # Celery: TERM waits for running tasks, QUIT does not
             self.stop_signals = ("TERM", "QUIT", "KILL")
+            self.stop_seconds = 1.5  # what was under way is taken up again by the next worker
         super().__init__(data)
 
     def start(self) -> None:
@@ -110,10 +111,19 @@ class Tree:
         parts = [child for child in self.children if isinstance(child, Part)]
         servers = [child for child in self.children if not isinstance(child, Part)]
         for group in (parts, servers):
-            for child in group:
-                child.signal(child.stop_signals[0])
-            for child in group:
-                child.stop()
+            self._end(group)
+
+    def _end(self, group: list[Child]) -> None:
+        """All of them side by side, each asked politely first and then less so; returns when they are gone."""
+        asked: dict[Child, tuple[int, float]] = dict.fromkeys(group, (0, 0.0))
+        while living := [child for child in group if child.alive()]:
+            now = time.monotonic()
+            for child in living:
+                times, since = asked[child]
+                if not times or now - since > child.stop_seconds:  # which an impatient person may shorten meanwhile
+                    child.signal(child.stop_signals[min(times, len(child.stop_signals) - 1)])
+                    asked[child] = times + 1, now
+            time.sleep(0.02)
 
     def hurry(self) -> None:
         for child in self.children:
