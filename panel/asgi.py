@@ -1,5 +1,6 @@
 """The web process: /healthz, the door (/v1) and the agents' line answer by themselves; Django has the pages."""
 
+import gc
 import os
 from typing import Any
 
@@ -45,6 +46,10 @@ async def _lifespan(receive: Any, send: Any) -> None:
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
+            # What was imported lives as long as the process: looking through it for garbage again and again takes a
+            # tenth of a second each time, in which nobody is answered.
+            gc.collect()
+            gc.freeze()
             source.start()
             await send({"type": "lifespan.startup.complete"})
         else:

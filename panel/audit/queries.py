@@ -8,7 +8,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Any, Self
 from urllib.parse import urlencode
 
-from django.db.models import Q, QuerySet, TextField
+from django.db.models import Max, Q, QuerySet, TextField
 from django.db.models.functions import Cast
 from django.utils import timezone
 from django.utils.dateparse import parse_date
@@ -19,7 +19,7 @@ from panel.audit.wording import KINDS, SYSTEM
 PAGE = 50
 COUNTED = 1000  # beyond that the page says "more than"
 SEARCHED = 200_000  # rows that one look for a text goes through
-RECENT = 5000  # the newest rows, from which the choices of the filters are read
+RECENT = 5000  # ids back from the newest row: of these rows the choices of the filters are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,19 +176,25 @@ def day_before(before: int | None) -> date | None:
     return timezone.localtime(at).date() if at else None
 
 
+def _recent() -> "QuerySet[Event]":
+    """Rows by a range of ids, which each month's table answers from its key at once."""
+    newest = Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+    return Event.objects.filter(pk__gt=newest - RECENT)
+
+
 def people(chosen: str = "") -> list[str]:
     """Who acted lately, by name, and the chosen one; the loop itself is last."""
-    recent = Event.objects.order_by("-pk").values("pk")[:RECENT]
-    names = Event.objects.filter(pk__in=recent).exclude(actor="")
+    names = _recent().exclude(actor="")
     found = set(names.order_by().values_list("actor", flat=True).distinct()) | ({chosen} if chosen else set())
     return sorted(found - {SYSTEM}, key=str.casefold) + ([SYSTEM] if SYSTEM in found else [])
 
 
 def targets(kind: str = "deployment", chosen: str = "") -> list[tuple[str, str]]:
     """(`kind:id`, newest name) of what was acted on lately, and the chosen one."""
-    recent = Event.objects.order_by("-pk").values("pk")[:RECENT]
-    rows = Event.objects.filter(pk__in=recent, target_kind=kind).order_by("target_id", "-pk").distinct("target_id")
-    found = {f"{kind}:{target_id}": name for target_id, name in rows.values_list("target_id", "target")}
+    rows = (
+        _recent().filter(target_kind=kind).values("target_id", "target").annotate(newest=Max("pk")).order_by("newest")
+    )
+    found = {f"{kind}:{row['target_id']}": row["target"] for row in rows}
     if chosen and chosen not in found:
         found[chosen] = name_of(chosen) or chosen
     return sorted(found.items(), key=lambda item: item[1].casefold())[:200]
