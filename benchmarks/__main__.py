@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import diagnosis, estimate, measure
+from benchmarks import diagnosis, estimate, measure, shutdown
 from benchmarks.measure import LIMITS
 from tests.panel.running import Panel
 from tests.waiting import free_port
@@ -77,11 +77,12 @@ def main() -> int:
             delays(panel, engines)
         finally:
             panel.manage("down", timeout=180)
+    good_end = shutdown.main()
     if not options.without_door:
         from benchmarks import door
 
         door.main()
-    return 0 if good and good_estimates and good_diagnosis else 1
+    return 0 if good and good_end and good_estimates and good_diagnosis else 1
 
 
 if __name__ == "__main__":

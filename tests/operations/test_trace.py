@@ -116,6 +116,21 @@ def test_pages_and_notes_of_refusals_name_it(db: None, client: Client) -> None:
     assert "click-from-outside" in page.text and "click-from-outside" in note.text
 
 
+def test_a_failed_start_names_it(db: None, client: Client) -> None:
+    from panel.accounts.models import User
+    from panel.fleet.models import Job
+    from tests.deployments import builders
+
+    copy = builders.make_copy(builders.make_host())
+    row = builders.make_deployment(copy, state="failed", reason={"code": "exit.code", "params": {"code": 1}})
+    run = builders.make_run(row, copy, job_state="ended")
+    Job.objects.filter(pk=run.job_id).update(trace="click-from-outside")
+    client.force_login(User.objects.create_user("ada", password="correct horse battery", role="admin"))
+    for path in (f"/deployments/{row.pk}/", f"/runs/{run.pk}/"):
+        page = client.get(path, headers={"Sec-Fetch-Mode": "navigate"})
+        assert page.status_code == 200 and "click-from-outside" in page.text, path
+
+
 # --- a whole Berth ----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def stack(servers: Any, django_test_environment: None, django_db_blocker: Any, tmp_path: Path) -> Iterator[Any]:
