@@ -2,16 +2,16 @@
 
 import gc
 import os
+import sys
 from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "panel.settings")
 
-from django.core.asgi import get_asgi_application
-
 from panel.core.bodies import Bounded
+from panel.core.handler import application as pages
 from panel.core.trace import Traced
 
-django = Traced(Bounded(get_asgi_application()))
+django = Traced(Bounded(pages()))
 
 from deployments.gateway.source import Source  # noqa: E402  (needs the apps)
 from panel.core.health import healthz  # noqa: E402
@@ -50,6 +50,8 @@ async def _lifespan(receive: Any, send: Any) -> None:
             # tenth of a second each time, in which nobody is answered.
             gc.collect()
             gc.freeze()
+            # A thread that is at work lets go after this long, so that /healthz, streams and the door wait little.
+            sys.setswitchinterval(0.001)
             source.start()
             await send({"type": "lifespan.startup.complete"})
         else:
