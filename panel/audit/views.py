@@ -2,7 +2,7 @@
 above this room.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, timedelta
 from typing import Any
 
@@ -10,6 +10,8 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.cache import patch_vary_headers
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
 
@@ -17,7 +19,7 @@ from panel.audit import export, queries
 from panel.audit.models import Event
 from panel.audit.queries import Filters
 from panel.audit.services import record
-from panel.audit.wording import KINDS, address_of, entry
+from panel.audit.wording import KINDS, SYSTEM, address_of, entry
 from panel.core.errors import NotFound
 from panel.core.pages import is_htmx
 
@@ -41,7 +43,9 @@ def activity(request: HttpRequest, may_export: Callable[[HttpRequest], bool] = l
         context |= {"total": min(total, queries.COUNTED), "more": total > queries.COUNTED, "before": before}
         context |= {"story": _story(filters), "may_export": may_export(request)}
     if not part:
-        context |= {"people": queries.people(filters.who), "targets": queries.targets(chosen=filters.on)}
+        people = [(name, _("Berth itself") if name == SYSTEM else name) for name in queries.people(filters.who)]
+        targets = queries.targets(chosen=filters.on)
+        context |= {"people": _options(people, filters.who), "targets": _options(targets, filters.on)}
         context |= {"kinds": KINDS, "section": "activity"}
     response = render(request, f"audit/activity.html{part}", context)
     response.headers["Cache-Control"] = "private, no-cache"
@@ -62,6 +66,13 @@ def export_file(request: HttpRequest, form: str) -> StreamingHttpResponse:
     answer["Content-Disposition"] = f'attachment; filename="{name}"'
     answer["Cache-Control"] = "no-store"
     return answer
+
+
+def _options(choices: Iterable[tuple[str, str]], chosen: str) -> SafeString:
+    """Hundreds of choices, for which a template takes as long as for all the rest of the page."""
+    marks = {True: mark_safe(" selected"), False: ""}
+    rows = ((key, marks[key == chosen], name) for key, name in choices)
+    return format_html_join("", '<option value="{}"{}>{}</option>', rows)
 
 
 def _story(filters: Filters) -> dict[str, str] | None:
