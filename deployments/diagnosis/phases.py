@@ -232,7 +232,8 @@ def phase_of(line: Line) -> str:
 
 def _enter(state: State, code: str, now: float, clock: str) -> None:
     if _RANK[code] > _RANK[current(state)]:
-        state["phases"][-1]["end"] = now
+        last = state["phases"][-1]
+        last["end"] = now = max(now, last["start"])  # a clock that was put back does not turn their order round
         state["phases"].append(_phase(code, now, clock))
 
 

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from tests.chaos.faults import Base, Factory
 from tests.chaos.faults import Host as Dies
 
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
-TRIES = 200
+TRIES, FREE_S = 200, 3.0
 
 
 @dataclass
@@ -72,9 +71,16 @@ class PidReused(Base):
         shim = seen.shims.get(job_id)
         if len(mains) != 1 or shim is None or not LAST_PID.exists():
             return False
-        for pid in [*[process.pid for process in self.berth.of_kind("agent")], shim, *mains]:
+        # The shim lives until the engine's number is free; what it wrote of the exit is lost with the machine.
+        for pid in [*[process.pid for process in self.berth.of_kind("agent")], *mains]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        end = time.monotonic() + FREE_S
+        while Path(f"/proc/{mains[0]}").exists() and time.monotonic() < end:
+            time.sleep(0.005)
+        with suppress(ProcessLookupError):
+            os.kill(shim, signal.SIGKILL)
+        (self.berth.data / "agent" / "jobs" / job_id / "exit.json").unlink(missing_ok=True)
         self.stranger = _with_pid(mains[0])
         return self.stranger is not None
 
@@ -97,9 +103,7 @@ def _with_pid(wanted: int) -> subprocess.Popen[bytes] | None:
             LAST_PID.write_text(str(wanted - 1))
         except OSError:
             return None
-        process = subprocess.Popen(
-            [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True, env={}
-        )
+        process = subprocess.Popen(["sleep", "600"], start_new_session=True, env={"PATH": os.environ["PATH"]})
         if process.pid == wanted:
             return process
         process.kill()

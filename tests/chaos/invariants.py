@@ -100,6 +100,9 @@ def _ready_is_true(s: Scene, goal: Goal, seen: Seen) -> Iterator[str]:
     if len(set(codes)) != len(codes) or any(a["start"] > b["start"] + 0.001 for a, b in pairwise(row.run.phases)):
         yield f"phases are not in order: {codes}"
     port = row.run.job.status.get("port")
+    if not port:
+        yield "ready, and nobody knows its port"
+        return
     try:
         if httpx.get(f"http://127.0.0.1:{port}/health", timeout=2, trust_env=False).status_code != 200:
             yield "ready, and the engine is not healthy"

@@ -207,3 +207,14 @@ def test_eight_steps() -> None:
 def test_every_phase_belongs_to_a_step() -> None:
     assert sorted(phase for _step, members in phases.STEPS for phase in members) == sorted(phases.ORDER)
     assert len(phases.STEPS) == 8
+
+
+def test_a_clock_that_is_put_back_in_the_middle_of_a_start_keeps_their_order() -> None:
+    log = HEALTHY.read_bytes()
+    state = phases.feed(log[: len(log) // 3], {}, 7200.0)
+    state = phases.feed(log[len(log) // 3 :], state, 3600.0)
+    found = phases.phases_of(state)
+    assert [phase["code"] for phase in found] == codes(parsed(log))
+    starts = [phase["start"] for phase in found]
+    assert starts == sorted(starts)
+    assert all(phase["end"] is None or phase["end"] >= phase["start"] for phase in found)
