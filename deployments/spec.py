@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")
+
+
+MOST = 100_000  # characters of everything a person chose; a revision is kept for ever, and copied into each order
 
 
 class Restart(BaseModel):
@@ -52,6 +56,13 @@ class DeploymentSpec(BaseModel):
         if any(len(item) > 4000 or "\x00" in item for item in value):
             raise ValueError("too_long_or_nul")
         return value
+
+
+    @model_validator(mode="after")
+    def _not_a_book(self) -> DeploymentSpec:
+        if len(repr((self.options, self.extra_args, self.env, self.gpu_uuids))) > MOST:
+            raise PydanticCustomError("spec_too_large", "too long together", {"most": MOST})
+        return self
 
 
 def diff(old: DeploymentSpec, new: DeploymentSpec) -> dict[str, tuple[Any, Any]]:

@@ -18,6 +18,7 @@ OUTSIDE = (
     "django.security",
     "panel.core.pages",
     "panel.fleet.link",
+    "panel.fleet.line",
     "panel.fleet.door",
     "uvicorn.error",
 )

@@ -25,6 +25,7 @@ SENTENCES: dict[str, Any] = {
     "dict_type": _("This must be an object with names and values."),
     "model_type": _("This must be an object with names and values."),
     "model_attributes_type": _("This must be an object with names and values."),
+    "spec_too_large": _("This is too long together: options, flags and variables have %(most)s characters at most."),
     "too_long": _("At most %(max_length)s entries are possible."),
     "too_short": _("At least %(min_length)s entries are needed."),
     "greater_than_equal": _("This must be %(ge)s or more."),

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = "/agent/v1/"
 THREADS = 4
+READ_S = 120.0  # for a whole body; who drips one is not an agent
 IN_MEMORY = 2 << 20  # a longer body waits on the disk
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
@@ -48,8 +49,8 @@ class Line:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         with SpooledTemporaryFile(max_size=IN_MEMORY) as body:
             try:
-                await _read(receive, body)
-            except Left:
+                await asyncio.wait_for(_read(receive, body), READ_S)
+            except (Left, TimeoutError):
                 return
             answer = await self._until_hung_up(self._answer(ASGIRequest(scope, body)), receive)
         if answer is not None:

@@ -1,6 +1,7 @@
 """The API keeps to its own description: cases made from the schema by schemathesis, valid and invalid, on PostgreSQL.
 
-The cases are the same in every run (no database of examples, no randomness) and few; nothing leaves this process.
+The cases are the same in every run (no database of examples, no randomness) and few, but for `make fuzz`; nothing
+leaves this process.
 """
 
 import json
@@ -21,6 +22,7 @@ from panel.accounts.services import create_token
 from panel.api import document
 from tests.api.conftest import person
 from tests.api.test_rights import TABLE
+from tests.security import fuzzing
 
 pytestmark = pytest.mark.django_db
 CHECKS = [
@@ -30,7 +32,7 @@ CHECKS = [
     checks.response_schema_conformance,
     checks.response_headers_conformance,
 ]
-EXAMPLES = 10
+EXAMPLES = 10 if not fuzzing.LONG else max(1, int(fuzzing.LONG * 0.15 / len(TABLE)))
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def test_what_is_answered_is_what_is_described(
     seen = set()
 
     @settings(
-        max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        max_examples=EXAMPLES, deadline=None, derandomize=not fuzzing.LONG, database=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(case=operation.as_strategy(generation_mode=mode))
@@ -77,5 +79,6 @@ def test_what_is_answered_is_what_is_described(
         case.validate_response(response, checks=CHECKS)
 
     answered()
+    fuzzing.count(len(seen))
     good = {status for _number, status in seen if status < 300}
     assert good or mode is GenerationMode.NEGATIVE or method in ("POST", "PATCH"), seen
