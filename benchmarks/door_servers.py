@@ -104,7 +104,9 @@ def main() -> None:
     from panel import web
 
     # Everything as the panel sets it, but for the events, which need a broker.
-    config = web.config(starlette() if name == "starlette" else door())
+    config = web.config(door() if name == "door" else starlette())
+    if name == "starlette":
+        config.http = "httptools"
     config.lifespan = "off"
     logging.disable(logging.INFO)
     uvicorn.Server(config).run(sockets=[listener])

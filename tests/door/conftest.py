@@ -13,6 +13,7 @@ import uvicorn
 import uvloop
 
 from panel.fleet.door import Door, Limits, Route, Snapshot, Token, token_hash
+from panel.fleet.door.serve import HeadLimit
 
 TOKEN = "berth_test_token"
 
@@ -31,10 +32,12 @@ class QuietServer(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[int]:
-    """The port on which uvicorn serves `app` in this loop."""
+    """The port on which uvicorn serves `app` in this loop, as in the web process."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = QuietServer(
-        uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+        uvicorn.Config(
+            app, http=HeadLimit, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        )
     )
     task = asyncio.ensure_future(server.serve(sockets=[listener]))
     try:

@@ -4,8 +4,10 @@ import asyncio
 import dataclasses
 import socket
 
+import psutil
 import pytest
 
+from panel.fleet.door.serve import HeadLimit
 from tests.door.conftest import EVENTS, House, answer, chunk, eventually, hang, raw, request
 
 BODY = {"model": "tiny", "messages": [], "stream": True}
@@ -36,7 +38,10 @@ async def test_a_client_that_leaves_in_the_middle_ends_the_engines_work(house: H
     await eventually(lambda: house.engine.lost == 1, 0.4)
 
 
-async def test_a_client_that_takes_nothing_is_let_go_and_the_engine_is_not_read_ahead(house: House) -> None:
+async def test_a_client_that_takes_nothing_is_let_go_and_the_engine_is_not_read_ahead(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HeadLimit, "stall_s", 0.5)
     written = 0
 
     async def flood(_: object, writer: asyncio.StreamWriter, __: object) -> None:
@@ -55,6 +60,13 @@ async def test_a_client_that_takes_nothing_is_let_go_and_the_engine_is_not_read_
     await asyncio.get_running_loop().sock_sendall(sock, request("/v1/chat/completions", body=BODY))
     await eventually(lambda: house.engine.lost == 1, 4)
     assert written < 40 << 20  # socket buffers and the door's window, not all that the engine could make
+    here = psutil.Process()
+    await eventually(
+        lambda: (
+            not [c for c in here.net_connections("tcp") if c.laddr.port == house.port and c.status == "ESTABLISHED"]
+        ),
+        4,
+    )
     sock.close()
 
 
@@ -146,3 +158,13 @@ async def test_a_second_answer_that_nobody_asked_for_reaches_no_one(house: House
     assert (await house.post(BODY)).body == b"one"
     assert (await house.post(BODY)).body == b"one"
     assert house.engine.connections == 2  # the connection was not used again
+
+
+@pytest.mark.parametrize("more", [b"H", b"HTTP/1.1 200 OK\r\ncontent-le", b"x"])
+async def test_the_beginning_of_a_second_answer_is_no_beginning_of_the_next_one(house: House, more: bytes) -> None:
+    """Else its end, sent when the next client has asked, would be that client's answer."""
+    house.engine.script = raw(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\none" + more)
+    assert (await house.post(BODY)).body == b"one"
+    house.engine.script = answer(b"{}")
+    got = await house.post(BODY)
+    assert (got.status, got.body, house.engine.connections) == (200, b"{}", 2)

@@ -16,7 +16,7 @@ MAX_TOKEN = 2048
 _CHALLENGE = ((b"www-authenticate", b'Bearer realm="berth"'),)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Caller:
     """A request's asker. `deployment_id` is set for the panel's own tokens: they open that one deployment only.
 

@@ -18,7 +18,7 @@ from panel.fleet.door.deadline import Limit
 from panel.fleet.door.errors import DoorError
 from panel.fleet.door.headers import Asked
 from panel.fleet.door.limits import Limits
-from panel.fleet.door.relay import Broken, Client, Send, relay
+from panel.fleet.door.relay import Broken, Exchange, Send
 from panel.fleet.door.snapshot import NoSnapshot, Route, Snapshot
 from panel.fleet.door.upstream import ClientGone, Pool
 
@@ -143,14 +143,14 @@ class Door:
             body = await read_body(receive, declared, self.limits, self._held, patience)
             model = await find_model(body)
             route = routes.choose(snapshot, caller, model, self._clock())
-            client = Client(receive, send, patience, asked.request_id)
+            exchange = Exchange(self._pool, receive, send, patience, asked.request_id)
             count = self.counts.get(route.name) or self.counts.setdefault(route.name, Count())
             with count:
                 try:
-                    await relay(self._pool, route, asked.head(path, route, len(body)), body, client)
+                    await exchange.relay(route, asked.head(path, route, len(body)), body)
                 except DoorError as refusal:
                     again = await self._with_newer_key(refusal, route, caller, model)
-                    await relay(self._pool, again, asked.head(path, again, len(body)), body, client)
+                    await exchange.relay(again, asked.head(path, again, len(body)), body)
         finally:
             self._held.bytes -= len(body)
             patience.close()

@@ -7,6 +7,7 @@ full of numbers, so a scanner walks a large one instead and pauses often; small 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Generator, Iterator, MutableMapping
@@ -120,8 +121,13 @@ async def find_model(body: bytes) -> str:
 
 def _parse(text: str) -> list[Any]:
     """Each top-level `model` of a small body. An object is read as a tuple of pairs, so that none of two is lost."""
+    whole, end = None, -1
     try:
-        whole = _PAIRS.decode(text)
+        # What clients send is an object and nothing around it; `decode` also takes, and explains, everything else.
+        with contextlib.suppress(StopIteration):
+            whole, end = _PAIRS.scan_once(text, 0)
+        if end != len(text):
+            whole = _PAIRS.decode(text)
     except RecursionError as exc:
         raise _too_deep() from exc
     except ValueError as exc:

@@ -24,7 +24,7 @@ from panel.fleet.door.deadline import Limit
 from panel.fleet.door.errors import DoorError
 from panel.fleet.door.headers import ENGINE_KEY, RUN, Asked
 from panel.fleet.door.limits import Limits
-from panel.fleet.door.relay import Broken, Client, Send, relay
+from panel.fleet.door.relay import Broken, Exchange, Send
 from panel.fleet.door.snapshot import Route, token_hash
 from panel.fleet.door.upstream import ClientGone, Pool
 
@@ -128,8 +128,8 @@ class HostDoor:
         try:
             body = await read_body(receive, declared, self.limits, self._held, patience)
             # The panel's door tells the client of a broken stream: here the cut itself is the word.
-            client = Client(receive, send, patience, asked.request_id, tell=False)
-            await relay(self._pool, route, asked.head(target[2], route, len(body)), body, client)
+            exchange = Exchange(self._pool, receive, send, patience, asked.request_id, tell=False)
+            await exchange.relay(route, asked.head(target[2], route, len(body)), body)
         finally:
             self._held.bytes -= len(body)
             patience.close()

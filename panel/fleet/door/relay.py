@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
 from typing import Any
 
 from panel.fleet.door import away
@@ -33,33 +32,70 @@ class Broken(Exception):
     """The answer had begun and cannot be finished; the client's connection must end visibly."""
 
 
-@dataclass(slots=True)
-class Client:
-    """The one who asked: its two ends, and how long it and the engine are waited for."""
-
-    receive: Receive
-    send: Send
-    patience: Limit
-    request_id: bytes
-    tell: bool = True  # an event stream that breaks says why before it ends
-
-
 class Exchange:
-    """One request with its connection, so that whoever sees the client leave can end it wherever it is."""
+    """One request of a client: whoever sees it leave can end the engine's connection, wherever the request is.
 
-    __slots__ = ("_client", "_gone", "_limits", "_pool", "_route", "_watcher", "connection")
+    `tell`: an event stream that breaks says why before it ends.
+    """
 
-    def __init__(self, pool: Pool, route: Route, client: Client) -> None:
-        self._pool, self._route, self._client, self._limits = pool, route, client, pool.limits
+    __slots__ = (
+        "_gone",
+        "_limits",
+        "_pool",
+        "_watcher",
+        "connection",
+        "patience",
+        "receive",
+        "request_id",
+        "send",
+        "tell",
+    )
+
+    def __init__(
+        self, pool: Pool, receive: Receive, send: Send, patience: Limit, request_id: bytes, *, tell: bool = True
+    ) -> None:
+        self._pool, self._limits = pool, pool.limits
+        self.receive, self.send, self.patience, self.request_id, self.tell = receive, send, patience, request_id, tell
         self.connection: Connection | None = None
         self._gone = False
         self._watcher: asyncio.Task[None] | None = None
-        client.patience.soon = self.watch  # an answer that comes at once needs no task that watches
 
-    async def ask(self, head: bytes, body: bytes) -> tuple[Connection, Head]:
+    async def relay(self, route: Route, head: bytes, body: bytes) -> None:
+        """Forward, and stream the answer back.
+
+        Raises DoorError before anything was sent, Broken after, ClientGone when the client left or stalled.
+        """
+        self.patience.soon = self._watch  # an answer that comes at once needs no task that watches
+        try:
+            connection, answer = await self._ask(route, head, body)
+            if route.via is not None:
+                if not _is_engines(answer):
+                    raise await away.refused(self._more, answer, route.via)
+            elif answer.status in (401, 403):
+                raise EngineBroke(
+                    "engine.key_refused", "The engine refused the panel's own key.", "Restart the deployment."
+                )
+            headers, events = answered(answer, self.request_id)
+            await self.send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            try:
+                more = True
+                while more:
+                    data = connection.take() or await self._more()
+                    more = not connection.whole
+                    with self.patience.within(self._limits.client_stall_s):
+                        await self.send({"type": "http.response.body", "body": data, "more_body": more})
+            except TimeoutError as exc:
+                raise ClientGone from exc
+            except (ConnectionGone, BadAnswer, EngineBroke) as exc:
+                await self._cut(exc, route, events)
+        except (ConnectionGone, BadAnswer) as exc:
+            raise _broke(exc, route) from exc
+        finally:
+            self._end()
+
+    async def _ask(self, route: Route, head: bytes, body: bytes) -> tuple[Connection, Head]:
         """Raises DoorError, ConnectionGone, BadAnswer, ClientGone."""
-        route, patience = self._route, self._client.patience
-        via = route.via
+        via, patience = route.via, self.patience
         address = Address(via.address, via.port, via.certificate) if via else Address(route.host, route.port or 0)
         try:
             connection = self._pool.take(address) or await self._pool.connect(address, patience)
@@ -85,81 +121,42 @@ class Exchange:
         except Unreachable as exc:
             raise (away.host_away(via) if via is not None else _no_engine()) from exc
 
-    async def more(self) -> bytes:
+    async def _more(self) -> bytes:
         """The next piece of the answer; b"" at its end. Raises EngineBroke, ConnectionGone, BadAnswer, ClientGone."""
         assert self.connection is not None
         try:
-            with self._client.patience.within(self._limits.idle_s):
+            with self.patience.within(self._limits.idle_s):
                 return await self.connection.more()
         except TimeoutError as exc:
             raise _late("engine.went_silent", self._limits.idle_s) from exc
 
-    def watch(self) -> None:
-        """Abort the engine's connection at the moment the client's ends: the engine then stops generating."""
-        if self._watcher is None:
-            self._watcher = asyncio.get_running_loop().create_task(self._watch())
+    async def _cut(self, exc: Exception, route: Route, events: bool) -> None:
+        """Say why the answer ends here, where its kind can say it, and raise Broken."""
+        broke = exc if isinstance(exc, EngineBroke) else _broke(exc, route)
+        if events and self.tell:  # clients of the OpenAI API raise what stands in an event named error
+            words = b"\n\ndata: " + broke.body() + b"\n\n"
+            with contextlib.suppress(TimeoutError), self.patience.within(self._limits.client_stall_s):
+                await self.send({"type": "http.response.body", "body": words, "more_body": True})
+        raise Broken(broke.code) from exc
 
-    async def _watch(self) -> None:
-        while (await self._client.receive())["type"] != "http.disconnect":
+    def _watch(self) -> None:
+        """Abort the engine's connection at the moment the client's ends: the engine then stops generating."""
+        self._watcher = asyncio.get_running_loop().create_task(self._see_it_leave())
+
+    async def _see_it_leave(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
             pass
         self._gone = True
         if self.connection is not None:
             self.connection.abort(ClientGone())
 
-    def end(self) -> None:
-        self._client.patience.soon = None
+    def _end(self) -> None:
+        self.patience.soon = None
         if self._watcher is not None:
             self._watcher.cancel()
-        if self.connection is None:
-            return
-        if self.connection.whole:
-            self._pool.give(self.connection)
-        else:
-            self.connection.abort()
-
-
-async def relay(pool: Pool, route: Route, head: bytes, body: bytes, client: Client) -> None:
-    """Forward, and stream the answer back.
-
-    Raises DoorError before anything was sent, Broken after, ClientGone when the client left or stalled.
-    """
-    exchange = Exchange(pool, route, client)
-    try:
-        connection, answer = await exchange.ask(head, body)
-        if route.via is not None:
-            if not _is_engines(answer):
-                raise await away.refused(exchange.more, answer, route.via)
-        elif answer.status in (401, 403):
-            raise EngineBroke(
-                "engine.key_refused", "The engine refused the panel's own key.", "Restart the deployment."
-            )
-        headers, events = answered(answer, client.request_id)
-        await client.send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        try:
-            more = True
-            while more:
-                data = connection.take() or await exchange.more()
-                more = not connection.whole
-                with client.patience.within(pool.limits.client_stall_s):
-                    await client.send({"type": "http.response.body", "body": data, "more_body": more})
-        except TimeoutError as exc:
-            raise ClientGone from exc
-        except (ConnectionGone, BadAnswer, EngineBroke) as exc:
-            await _cut(exc, route, client, pool.limits.client_stall_s, events)
-    except (ConnectionGone, BadAnswer) as exc:
-        raise _broke(exc, route) from exc
-    finally:
-        exchange.end()
-
-
-async def _cut(exc: Exception, route: Route, client: Client, stall_s: float, events: bool) -> None:
-    """Say why the answer ends here, where its kind can say it, and raise Broken."""
-    broke = exc if isinstance(exc, EngineBroke) else _broke(exc, route)
-    if events and client.tell:  # clients of the OpenAI API raise what stands in an event named error
-        words = b"\n\ndata: " + broke.body() + b"\n\n"
-        with contextlib.suppress(TimeoutError), client.patience.within(stall_s):
-            await client.send({"type": "http.response.body", "body": words, "more_body": True})
-    raise Broken(broke.code) from exc
+        connection, self.connection = self.connection, None  # another's from here on
+        if connection is not None:
+            self._pool.give(connection)
 
 
 def _late(code: str, seconds: float) -> EngineBroke:

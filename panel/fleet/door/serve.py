@@ -23,10 +23,12 @@ MOST = 4096  # connections and requests at once
 
 
 class HeadLimit(HttpToolsProtocol):
-    """Uvicorn has no time limit on a request's head: one who sends nothing, or a byte a minute, would stay for ever."""
+    """Uvicorn waits for ever: for a request's head, and for a client that takes nothing of its answer."""
 
     head_s = Limits.head_s
+    stall_s = Limits.client_stall_s
     _head_timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
     _in_head = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -52,7 +54,22 @@ class HeadLimit(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._in_head = False
         self._end_head()
+        self._end_stall()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        # The app may be gone by then: closing a connection in order waits for all that was written.
+        self._stall_timer = self.loop.call_later(self.stall_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._end_stall()
+        super().resume_writing()
+
+    def _end_stall(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def _begin_head(self) -> None:
         self._head_timer = self.loop.call_later(self.head_s, self._head_late)

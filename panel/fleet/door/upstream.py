@@ -54,7 +54,7 @@ class Address(NamedTuple):
     certificate: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Head:
     status: int
     headers: list[Header]
@@ -71,10 +71,10 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport
         self.idle_until = 0.0  # loop time, while it is idle
         self._waiter: asyncio.Future[None] | None = None
-        self._parser = httptools.HttpResponseParser(self)
         self._begin()
 
     def _begin(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)  # a new one knows nothing of the answer before
         self._headers: list[Header] = []
         self._head: Head | None = None
         self._head_bytes = 0
@@ -125,6 +125,10 @@ class Connection(asyncio.Protocol):
 
     # --- the parser's side -------------------------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise BadAnswer("an answer that nobody asked for")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head is None:  # trailers after the body are dropped
             name = name.lower()
@@ -134,7 +138,7 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if self._complete or status == 101:
+        if status == 101:
             raise BadAnswer("an answer that nobody asked for")
         if status < 200:
             return
@@ -208,7 +212,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        return self.whole and self._reusable and not self.closed
+        return self._reusable and self._complete and not self._pieces and not self.closed
 
     def abort(self, why: Exception | None = None) -> None:
         """Close at once, in the middle of anything: that is how an engine learns to stop generating."""
@@ -273,9 +277,12 @@ class Pool:
         return connection
 
     def give(self, connection: Connection) -> None:
-        """Take a connection back after a whole answer; one that cannot serve again is closed."""
+        """Take a connection back; one that cannot serve again, or is in the middle of an answer, is closed at once."""
+        if not connection.reusable:
+            connection.abort()
+            return
         idle = self._idle.setdefault(connection.address, [])
-        if not connection.reusable or len(idle) >= self.limits.idle_connections:
+        if len(idle) >= self.limits.idle_connections:
             connection.abort()
             return
         keep = self.limits.keep_door_s if connection.address.certificate else self.limits.keep_idle_s
