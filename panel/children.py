@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+import weakref
 from pathlib import Path
 from typing import IO
 
@@ -13,6 +14,7 @@ import psutil
 from django.utils.translation import gettext_lazy as _
 
 from panel.core.errors import PanelError
+from panel.forked import Forked
 
 STOP_S = 15.0
 LOG_LIMIT = 8 << 20
@@ -37,6 +39,9 @@ class OwnerLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: IO[str] | None = None
+        mine = weakref.ref(self)
+        # A copy of this process (panel/forked.py) must not go on holding what the first one held.
+        os.register_at_fork(after_in_child=lambda: lock.release() if (lock := mine()) is not None else None)
 
     def take(self) -> None:
         """Raises AlreadyHeld."""
@@ -81,7 +86,7 @@ class Child:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.log = data / "log" / f"{self.name}.log"
-        self.child: subprocess.Popen[bytes] | None = None
+        self.child: subprocess.Popen[bytes] | Forked | None = None
         self.process: psutil.Process | None = None
         self.adopted = False
 

@@ -6,18 +6,24 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import psutil
+from django.urls import get_resolver
 from django.utils.translation import gettext as _
 
+from panel import forked
 from panel.children import Child, last_line
 from panel.core.errors import PanelError
 from panel.core.network import loopback
 
 LOOK_S = 0.2
 STEADY_S = 60.0  # after so long the count of failures begins anew
+WORKER = ("celery.bin.worker", "celery.apps.worker", "celery.concurrency.thread", "kombu.transport.redis")
 BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -26,15 +32,34 @@ class Part(Child):
 
     stop_seconds = 4.5  # the web process gives open streams three of them
 
-    def __init__(self, name: str, argv: list[str], *, data: Path, home: Path, quits: bool = False) -> None:
-        self.name, self.argv, self.home = name, argv, home
+    def __init__(
+        self,
+        name: str,
+        argv: list[str],
+        *,
+        data: Path,
+        home: Path,
+        quits: bool = False,
+        run: Callable[[], int] | None = None,
+        title: str = "",
+    ) -> None:
+        """`run` does what `argv` would, in a copy of this process that `ps` shows as `title`."""
+        self.name, self.argv, self.home, self.run, self.title = name, argv, home, run, title
         if quits:  # Celery: TERM waits for running tasks, QUIT does not
             self.stop_signals = ("TERM", "QUIT", "KILL")
             self.stop_seconds = 1.5  # what was under way is taken up again by the next worker
         super().__init__(data)
 
     def start(self) -> None:
-        self.spawn(self.argv, env={**os.environ, "PYTHONUNBUFFERED": "1"}, cwd=self.home)
+        if self.run is None or not forked.possible():
+            self.spawn(self.argv, env={**os.environ, "PYTHONUNBUFFERED": "1"}, cwd=self.home)
+            return
+        self.log.parent.mkdir(mode=0o700, exist_ok=True)
+        self.bound_log()
+        with self.log.open("ab") as log:
+            title = self.title.split()
+            self.child = forked.fork(self.run, title=title, log=log, cwd=self.home, death_signal=self.death_signal)
+        self.process = psutil.Process(self.child.pid)
 
     def answers(self) -> bool:
         return self.alive()
@@ -43,8 +68,8 @@ class Part(Child):
 class Web(Part):
     """The web process, ready when its port takes a connection."""
 
-    def __init__(self, name: str, argv: list[str], *, data: Path, home: Path, address: tuple[str, int]) -> None:
-        super().__init__(name, argv, data=data, home=home)
+    def __init__(self, name: str, argv: list[str], *, address: tuple[str, int], **more: Any) -> None:
+        super().__init__(name, argv, **more)
         self.address = address
 
     def answers(self) -> bool:
@@ -153,20 +178,43 @@ def ending(code: int | None) -> str:
 
 
 def programs(settings: Any, data: Path) -> list[Part]:
-    """Web, the two workers and the local agent, as commands."""
-    home, bind, python = settings.BASE_DIR, settings.BERTH_BIND_HOST, [sys.executable, "-m"]
+    """Web, the two workers and the local agent, as commands; all but the agent may be copies of this process."""
+    bind, python = settings.BERTH_BIND_HOST, [sys.executable, "-m"]
+    where = {"data": data, "home": settings.BASE_DIR}
 
     def worker(queue: str, threads: int) -> Part:
-        argv = [*python, "celery", "-A", "panel.celery", "--quiet", "worker", "-P", "threads", "-c", str(threads)]
-        argv += ["-Q", queue, "-n", f"{queue}@%h", "--without-gossip", "--without-mingle", "--without-heartbeat"]
-        return Part(f"worker-{queue}", argv, data=data, home=home, quits=True)
+        words = ["--quiet", "worker", "-P", "threads", "-c", str(threads), "-Q", queue, "-n", f"{queue}@%h"]
+        words += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+        argv, title = [*python, "celery", "-A", "panel.celery", *words], f"celery worker -Q {queue}"
+        return Part(f"worker-{queue}", argv, quits=True, run=partial(_work, words), title=title, **where)
 
     # A question to a slow engine holds a thread for minutes: it has a process of its own, so that no queue can starve.
+    address = (loopback(bind), settings.BERTH_PORT)
     parts = [
-        Web("web", [*python, "panel.web"], data=data, home=home, address=(loopback(bind), settings.BERTH_PORT)),
+        Web("web", [*python, "panel.web"], address=address, run=_serve, title="python -m panel.web", **where),
         worker("loop", 4),
         worker("probe", 8),
     ]
     if settings.BERTH_LOCAL_AGENT:
-        parts.append(Part("agent", [*python, "panel.fleet.agent", "--dir", str(data / "agent")], data=data, home=home))
+        parts.append(Part("agent", [*python, "panel.fleet.agent", "--dir", str(data / "agent")], **where))
     return parts
+
+
+def _serve() -> int:
+    from panel import web
+
+    return web.main()
+
+
+def _work(words: list[str]) -> int:
+    from panel.celery import app
+
+    app.worker_main(words)  # leaves by SystemExit
+    return 0
+
+
+def load_programs() -> None:
+    """Load what web and workers are made of into this process, so that their copies share it."""
+    for name in ("panel.web", "panel.asgi", "panel.urls", "deployments.ticker", "deployments.reconcile", *WORKER):
+        import_module(name)
+    get_resolver().url_patterns  # noqa: B018  (loads the views)

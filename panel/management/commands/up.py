@@ -1,5 +1,6 @@
 """Everything in one process tree: database, broker, web, workers and the agent of this machine."""
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from django.db import connection
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from panel import forked
 from panel.children import AlreadyHeld, OwnerLock
 from panel.core import checks, env, network
 from panel.embedded import Embedded
-from panel.supervisor import Tree, programs
+from panel.supervisor import Tree, load_programs, programs
 
 WEB_READY_S = 120.0
 
@@ -71,6 +73,9 @@ class Command(BaseCommand):
             checks.database_answers()
         if env.raw("REDIS_URL"):
             checks.broker_answers()
+        # Beside the servers' start; it has ended before the first copy is made.
+        loading = threading.Thread(target=load_programs, name="loading")
+        loading.start()
         embedded.start()
         tree.add(embedded.servers, started=True)
         if waiting := checks.pending_migrations():
@@ -82,6 +87,8 @@ class Command(BaseCommand):
             ensure_local_host(data / "agent")
         self.link = first_admin_link()  # None once there is an admin
         connection.close_pool()  # this process hardly needs the database any more
+        loading.join()
+        forked.settle()
         web, *others = programs(settings, data)
         tree.add([web])  # alone, so that the first page does not wait for the imports of the others
         web.wait_ready(time.monotonic() + WEB_READY_S)
