@@ -38,7 +38,7 @@ lint: $(DEV_STAMP)
 types: $(DEV_STAMP)
 	@$(BIN)/mypy
 
-bench: $(DEV_STAMP) ## measure start, memory, delays and the door's cost
+bench: $(DEV_STAMP) ## measure start, memory, delays, long lists, a crowd and the door's cost
 	@exec $(BIN)/python -m benchmarks
 
 # SEED is the first seed, RUNS how many, SCALE multiplies all times (1: those of a panel without settings).

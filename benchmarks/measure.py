@@ -1,41 +1,63 @@
-"""What is measured on a panel that was started the way people start it: start, memory, and two delays they feel."""
+"""What is measured on a panel that was started the way people start it: start, memory, and the delays they feel."""
 
 import json
 import os
+import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import httpx
 import psutil
 from playwright.sync_api import sync_playwright
 
+from benchmarks.people import percentile
 from tests.browser.conftest import CHROMIUM, FLAGS
 from tests.fakes.make_engine import make_fake_engine, make_fake_model
 from tests.panel.running import Panel
 
 AS_BROWSER = {"Accept": "text/html"}
 LIMITS = {"first page": 5.0, "memory": 450}  # seconds, MiB
-CLICKS, LINES = 5, 40
+STARTS, CLICKS, EXITS, LINES = 3, 25, 10, 100
+SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("worst", 1.0))
 PASSWORD = "correct horse battery"
 
 
-def until(what: Callable[[], Any], seconds: float = 120) -> Any:
+def until(what: Callable[[], Any], seconds: float = 120, pause: float = 0.002) -> Any:
     """Poll finely: the delay is what is measured."""
     end = time.monotonic() + seconds
     while not (value := what()):
         if time.monotonic() > end:
             raise TimeoutError(f"not within {seconds:g} s")
-        time.sleep(0.002)
+        time.sleep(pause)
     return value
 
 
-def spread(values: list[float]) -> str:
-    ordered = sorted(values)
-    return f"median {median(ordered) * 1000:.0f} ms, worst {ordered[-1] * 1000:.0f} ms of {len(ordered)}"
+@dataclass
+class Figures:
+    """What was measured, said as it comes; `good` is false once a limit is broken."""
+
+    say: Callable[[str], None]
+    good: bool = True
+
+    def times(self, what: str, values: list[float], **limits: float) -> None:
+        """Seconds of repeats, said in milliseconds; limits are milliseconds by name: p50, p95, p99, worst."""
+        found = {name: percentile(values, share) * 1000 for name, share in SHARES}
+        broken = {name for name, most in limits.items() if found[name] > most}
+        self.good &= not broken
+        said = ", ".join(
+            f"{name} {value:.0f}{f' (at most {limits[name]:g})' if name in limits else ''}{' ✗' * (name in broken)}"
+            for name, value in found.items()
+        )
+        self.say(f"{what}: {said} ms of {len(values)}")
+
+    def one(self, what: str, value: float, unit: str, most: float) -> None:
+        self.good &= value <= most
+        self.say(f"{what}: {value:.1f} {unit} (at most {most:g}){' ✗' * (value > most)}")
 
 
 # --- start ------------------------------------------------------------------------------------------------------------
@@ -135,31 +157,46 @@ class Engines:
         until(lambda: not Job.objects.filter(pk__in=jobs, open=True).exists())
         copy = until(Copy.objects.filter(present=True, path__contains="good").select_related("artifact").first)
         values = {"artifact_id": copy.artifact.pk, "device": "cpu", "kv_cache_gib": 1, "grace_s": 1.0}
+        values["restart"] = {"policy": "never"}  # a killed engine stays where its page says so
         return services.create(name="bench", spec=DeploymentSpec.model_validate(values), actor=None)
 
 
-def wait_for(row: Any, state: str) -> None:
+def wait_for(row: Any, state: str, pause: float = 0.002) -> None:
     def there() -> bool:
         row.refresh_from_db()
-        if row.state == "failed":
+        if row.state == "failed" != state and row.desired == "running" and row.restart_asked == row.restart_done:
             raise RuntimeError(f"the run failed: {row.reason}")
         return bool(row.state == state)
 
-    until(there)
+    until(there, pause=pause)
 
 
-def click_to_engine(person: Person, row: Any, engines: Engines) -> list[float]:
-    """From the click on Start to the engine's process, by the machine's own clock (exact to 10 ms)."""
+def start(person: Person, row: Any) -> float:
+    """Click on Start and wait until it is ready; when the click was, on the machine's own clock."""
+    clicked = time.clock_gettime(time.CLOCK_BOOTTIME)
+    person.post(f"/deployments/{row.pk}/start")
+    wait_for(row, "ready", pause=0.02)
+    return clicked
+
+
+def engine_of(row: Any) -> int:
+    """The pid of the engine that a ready deployment runs."""
+    row.refresh_from_db()
+    return int(row.run.job.status["pid"])
+
+
+def click_to_engine(person: Person, row: Any) -> list[float]:
+    """From the click on Start to the engine's process, by the machine's own clock (exact to 10 ms).
+
+    The process is asked afterwards when it began: to watch for it would take a core from what is measured.
+    """
     delays = []
-    for _ in range(CLICKS):
+    for number in range(CLICKS):
         person.post(f"/deployments/{row.pk}/stop")
-        wait_for(row, "stopped")
-        known = {process.pid for process in engine_processes(engines)}
-        begin = time.clock_gettime(time.CLOCK_BOOTTIME)
-        person.post(f"/deployments/{row.pk}/start")
-        new = until(lambda known=known: [p for p in engine_processes(engines) if p.pid not in known])
-        delays.append(min(began_at(process.pid) for process in new) - begin)
-        wait_for(row, "ready")
+        wait_for(row, "stopped", pause=0.02)
+        time.sleep(0.2 + number % 7 / 10)  # not in step with any timer
+        clicked = start(person, row)
+        delays.append(began_at(engine_of(row)) - clicked)
     return delays
 
 
@@ -167,16 +204,6 @@ def began_at(pid: int) -> float:
     """When a process began, seconds since boot, exact to a clock tick."""
     after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return int(after_name[19]) / os.sysconf("SC_CLK_TCK")
-
-
-def engine_processes(engines: Engines) -> list[psutil.Process]:
-    """Processes of the fake engine; shims and the agent are not."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if str(engines.engines / "vllm") in words[:3]:
-            found.append(process)
-    return found
 
 
 WATCH = """mark => new Promise(drawn => {
@@ -188,19 +215,58 @@ WATCH = """mark => new Promise(drawn => {
 })"""
 
 
-def line_to_page(person: Person, row: Any, panel: Panel) -> list[float]:
-    """From a line in the engine's log file to the frame of a real browser that shows it, exact to a millisecond."""
-    log = panel.data / "agent" / "jobs" / str(row.run.job_id) / "log"
+# In every document of the page: when it first showed a failure, and how long the script ever kept the browser busy.
+NOTES = """(() => {
+  const shown = () => requestAnimationFrame(() => setTimeout(() => { sessionStorage.failedAt ||= Date.now() }));
+  const look = () => { if (document.querySelector('#state .state.bad')) shown() };
+  new MutationObserver(look).observe(document, { childList: true, subtree: true, attributes: true });
+  new PerformanceObserver(list => { for (const task of list.getEntries())
+    sessionStorage.longest = Math.max(sessionStorage.longest || 0, task.duration) }).observe({ type: 'longtask' });
+})()"""
+
+
+@contextmanager
+def browser(person: Person, panel: Panel) -> Iterator[Any]:
+    """A page of a real browser, signed in."""
     url = f"http://127.0.0.1:{panel.port}"
-    delays = []
-    with sync_playwright() as playwright, log.open("ab", 0) as file:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        context = browser.new_context(base_url=url)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        context = chromium.new_context(base_url=url)
         context.add_cookies([{"name": c.name, "value": c.value or "", "url": url} for c in person.client.cookies.jar])
-        page = context.new_page()
+        context.add_init_script(NOTES)
+        yield context.new_page()
+        chromium.close()
+
+
+def exit_to_page(person: Person, row: Any, page: Any) -> list[float]:
+    """From the engine's end (it is killed) to the frame of an open page that says so."""
+    delays = []
+    for number in range(EXITS):
+        if number:
+            start(person, row)
         page.goto(f"/deployments/{row.pk}/")
-        page.locator("details", has=page.locator(".log")).locator("summary").click()
-        page.locator(".log").wait_for()
+        page.evaluate("sessionStorage.clear()")
+        time.sleep(1 + number % 5 / 10)
+        began = time.time()
+        os.kill(engine_of(row), signal.SIGKILL)
+        page.wait_for_function("sessionStorage.failedAt", polling=20, timeout=30_000)
+        delays.append(page.evaluate("Number(sessionStorage.failedAt)") / 1000 - began)
+        wait_for(row, "failed", pause=0.02)
+    return delays
+
+
+def line_to_page(row: Any, panel: Panel, page: Any) -> tuple[list[float], float]:
+    """From a line in the engine's log file to the frame of a real browser that shows it, exact to a millisecond;
+    and the longest task of the browser meanwhile, ms.
+    """
+    log = panel.data / "agent" / "jobs" / str(row.run.job_id) / "log"
+    delays = []
+    page.goto(f"/deployments/{row.pk}/")
+    page.locator("details", has=page.locator(".log")).locator("summary").click()
+    page.locator(".log").wait_for()
+    time.sleep(1)
+    page.evaluate("sessionStorage.clear()")  # what loading took is not following
+    with log.open("ab", 0) as file:
         for number in range(LINES):
             mark = f"bench-{number}-{time.time_ns()}"
             page.evaluate(f"mark => {{ window.shown = ({WATCH})(mark) }}", mark)
@@ -208,5 +274,4 @@ def line_to_page(person: Person, row: Any, panel: Panel) -> list[float]:
             file.write(f"INFO {mark}\n".encode())
             delays.append(page.evaluate("window.shown") / 1000 - begin)
             time.sleep(0.05 + number % 7 / 50)  # not in step with any timer
-        browser.close()
-    return delays
+    return delays, float(page.evaluate("sessionStorage.longest || 0"))
