@@ -11,14 +11,15 @@ from panel.fleet import logstore
 
 
 def part(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
-    """Bytes from `?offset=` on, as text; from the end when it is negative. X-Log-Start tells where they begin (later
-    than asked after a gap), X-Log-Size how many there are.
+    """Bytes from `?offset=` on (`?limit=` of them at most), as text; from the end when it is negative.
+
+    X-Log-Start tells where they begin (later than asked after a gap), X-Log-Size how many there are.
     """
     try:
-        offset = int(request.GET.get("offset", 0))
+        offset, limit = int(request.GET.get("offset", 0)), int(request.GET.get("limit", logstore.MAX_READ))
     except ValueError as exc:
         raise Invalid({"offset": "offset is a number of bytes"}) from exc
-    found = logstore.read(job_id, offset if offset >= 0 else logstore.tail_offset(job_id, -offset))
+    found = logstore.read(job_id, offset if offset >= 0 else logstore.tail_offset(job_id, -offset), limit)
     answer = HttpResponse(found.data, content_type="text/plain; charset=utf-8")
     answer["X-Log-Start"], answer["X-Log-Size"] = str(found.start), str(found.size)
     answer["X-Content-Type-Options"] = "nosniff"

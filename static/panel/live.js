@@ -4,7 +4,7 @@
 //                                               (at most twice a second), so parts say hx-trigger="live from:body".
 //   <div class="log" data-log="/address/of/the/log" data-offset="0" data-job="…">   see templates/ui/log_panel.html
 'use strict';
-const REST_S = 5, SILENT_S = 40, MAX_LINES = 3000, LEAP = 1 << 20, MAX_CHARS = 4000;
+const REST_S = 5, SILENT_S = 40, MAX_LINES = 3000, LEAP = 1 << 20, PART = 1 << 18, MAX_CHARS = 4000, MAX_REST = 1 << 16, SLICE_MS = 6, SLICE = 160, PART_LINES = 20, DRAW_MS = 100;
 
 // --- old numbers: say so --------------------------------------------------------------------------------------------
 const fresh = { at: Date.now(), broken: false };
@@ -59,21 +59,25 @@ addEventListener('pageshow', e => { if (e.persisted && stream.url) connect() });
 
 // --- logs -------------------------------------------------------------------------------------------------------------
 const logs = [];
-const ESC = /\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07)/g;
+const ESC = /\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b\n]*\x07)/g;    // in linear time, whatever a log holds
+const BYTES = /[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd]+/g, NOT_ASCII = /[^\t\x20-\x7e]+/g;    // what is no text: one sign for all of it
 const level = t => /\b(ERROR|CRITICAL|FATAL)\b|^Traceback |^\S*(Error|Exception): /.test(t) ? 'error' : /\bWARN(ING)?\b/.test(t) ? 'warning' : 'info';
 const clock = t => (/(?:^|[ T[])(\d\d:\d\d:\d\d)(?=[\s,.\]Z])/.exec(t.slice(0, 60)) || ['', ''])[1];
 const cell = (tag, cls, text) => { const el = document.createElement(tag); if (cls) el.className = cls; el.textContent = text; return el };
 
 class Log {
   constructor(box) {
-    Object.assign(this, { box, url: box.dataset.log, job: box.dataset.job, next: +box.dataset.offset || 0, number: 1, rest: '', gone: 0, leapt: 0, busy: false, again: false });
+    Object.assign(this, { box, url: box.dataset.log, job: box.dataset.job, next: +box.dataset.offset || 0, number: 1, rest: '', gone: 0, leapt: 0, busy: false, again: false, queue: [], lines: 0, drawing: 0, seen: { warning: 0, error: 0 } });
     this.tools = $(`[data-filter="#${box.id}"]`); this.follow = $(`[data-follow="#${box.id}"]`); this.note = $(box.dataset.note);
     if (this.next > 0) { this.number = 0; this.leapt = this.next; this.tell() }  // started in the middle: lines have no numbers
     box.addEventListener('scroll', () => { if (this.follow && !this.own) this.follow.checked = box.scrollHeight - box.scrollTop - box.clientHeight < 24; this.own = false });
     this.follow?.addEventListener('change', () => this.bottom());
     this.fetch();
   }
-  bottom() { if (this.follow?.checked && this.box.scrollHeight > this.box.clientHeight) { const was = this.box.scrollTop; this.box.scrollTop = this.box.scrollHeight; this.own = this.box.scrollTop !== was } }
+  bottom() {
+    if (!this.follow?.checked) return;
+    const was = this.box.scrollTop; this.box.scrollTop = 1e9; this.own = this.box.scrollTop !== was;
+  }
   take({ offset, end, text }) {                                  // bytes [offset, end); text is absent when it is too long to send
     if (end <= this.next) return;                                // already here
     if (offset !== this.next || text == null || this.busy) { this.fetch(); return }
@@ -88,7 +92,7 @@ class Log {
     } catch { broken(); setTimeout(() => this.fetch(), 3000) } finally { this.busy = false }
   }
   async part() {
-    const url = new URL(this.url, location); url.searchParams.set('offset', this.next);
+    const url = new URL(this.url, location); url.searchParams.set('offset', this.next); url.searchParams.set('limit', PART);
     const answer = await fetch(url, { headers: { Accept: 'text/plain' } });
     if (!answer.ok) { if (answer.status < 500) return false; throw new Error(answer.status) }
     const size = +answer.headers.get('X-Log-Size'), start = +(answer.headers.get('X-Log-Start') ?? this.next);
@@ -96,6 +100,7 @@ class Log {
     if (start > this.next) this.leap(start);                      // the host's disk bound removed a piece
     const bytes = new Uint8Array(await answer.arrayBuffer()), whole = this.cut(bytes);
     this.next += whole; this.add(new TextDecoder().decode(bytes.subarray(0, whole)));
+    if (this.queue.length) await new Promise(then => setTimeout(then, 16));        // the page draws between two parts
     return whole > 0 && this.next < size;
   }
   cut(bytes) {                                                   // do not split a character at the end of a part
@@ -107,32 +112,76 @@ class Log {
     }
     return i;
   }
-  leap(to) { this.leapt += to - this.next; this.next = to; this.rest = ''; this.number = 0; this.tell() }
-  add(text) {
-    const lines = (this.rest + text.replace(ESC, '')).split('\n'); this.rest = lines.pop().slice(-65536);
-    const over = Math.max(0, lines.length - MAX_LINES), part = document.createDocumentFragment(), [q, kind] = this.tools ? asked(this.tools) : ['', 'all'];
-    if (this.number) this.number += over;
-    for (const raw of lines.slice(over)) { const el = this.line(raw, this.number); el.hidden = !shown(el, q, kind); part.append(el); if (this.number) this.number++ }
-    $('.pending', this.box)?.remove(); this.box.append(part); this.gone += over;
-    for (let n = $$('.ln', this.box).length - MAX_LINES; n > 0; n--) { this.box.firstElementChild.remove(); this.gone++ }
-    if (this.rest.trim()) { const el = this.line(this.rest, this.number); el.classList.add('pending'); el.removeAttribute('id'); el.hidden = !shown(el, q, kind); this.box.append(el) }
-    this.tell(); this.bottom(); this.count();
+  leap(to) {
+    const bytes = to - this.next; this.leapt += bytes; this.next = to; this.rest = ''; this.number = 0;
+    this.queue.push({ bytes }); this.tell();
+  }
+  add(text) {                                                    // lines wait in a queue of what can be shown at most
+    const lines = (this.rest + (text.includes('\x1b') ? text.replace(ESC, '') : text)).split('\n'), rest = lines.pop();
+    this.rest = rest.slice(-MAX_REST); this.leapt += rest.length - this.rest.length;
+    for (const raw of lines.slice(-MAX_LINES)) this.queue.push(raw);
+    const early = this.queue.splice(0, this.queue.length - MAX_LINES), gone = Math.max(0, lines.length - MAX_LINES) + early.filter(e => typeof e === 'string').length;
+    if (gone) {
+      this.gone += gone; if (this.number) this.number += gone;
+      this.queue.unshift({ lines: early.reduce((n, e) => n + (e.lines || 0), gone) });
+    }
+    if (!this.drawing) this.draw();
+  }
+  draw() {                                                       // a slice of the queue at a time: the page stays awake in a flood
+    this.drawing = 0;
+    const until = performance.now() + SLICE_MS, [q, kind] = this.tools ? asked(this.tools) : ['', 'all'];
+    let n = 0;
+    for (; n < this.queue.length && n < SLICE && (n % 16 || performance.now() < until); n++) {
+      const raw = this.queue[n], isLine = typeof raw === 'string', el = isLine ? this.line(raw, this.number) : this.gap(raw);
+      el.hidden = !shown(el, q, kind); this.put(el);
+      if (this.number && isLine) this.number++;
+    }
+    this.queue.splice(0, n);
+    this.trim();
+    this.pending?.remove(); this.pending = null;
+    if (this.rest.trim() && !this.queue.length) {
+      const el = this.pending = this.line(this.rest, this.number); el.classList.add('pending'); el.removeAttribute('id'); el.hidden = !shown(el, q, kind); this.box.append(el);
+    }
+    this.tell(); this.count(); this.bottom();
+    if (this.queue.length) this.drawing = setTimeout(() => requestAnimationFrame(() => this.draw()), DRAW_MS);
+  }
+  put(el) {                                                      // parts of some lines: what is out of sight costs no layout
+    if (!this.last || this.last.childElementCount >= PART_LINES) { this.last = cell('div', 'part', ''); this.box.append(this.last); if (this.pending) this.box.append(this.pending) }
+    this.last.append(el); this.lines++;
+    if (el.dataset.kind in this.seen) this.seen[el.dataset.kind]++;
+  }
+  trim() {                                                       // the oldest lines go, whole parts at once
+    while (this.lines > MAX_LINES) {
+      const part = this.box.firstElementChild, over = this.lines - MAX_LINES, all = part.childElementCount <= over, old = all ? [...part.children] : [...part.children].slice(0, over);
+      for (const el of old) { if (el.dataset.kind in this.seen) this.seen[el.dataset.kind]--; if (!el.matches('.gap')) this.gone++; if (!all) el.remove() }
+      if (all) part.remove();
+      this.lines -= old.length;
+    }
+  }
+  gap({ lines, bytes }) {                                        // a line that says what is left out in this place
+    const words = this.note?.dataset ?? {}, el = cell('div', 'ln gap', '');
+    const text = bytes ? fill(words.bytes ?? '…', { n: (bytes / 1048576).toFixed(1) }) : fill(words.lines ?? '…', { n: lines.toLocaleString('en') });
+    el.dataset.kind = 'info'; el.append(cell('span', 'no', '⋯'), cell('time', '', ''), cell('span', 'lv', ''), cell('span', '', text));
+    return el;
   }
   line(raw, number) {
-    let text = raw.split('\r').filter(s => s.trim()).pop() ?? '';  // a progress bar draws itself again after \r
+    let text = raw.includes('\r') ? raw.slice(-MAX_REST).split('\r').filter(s => s.trim()).pop() ?? '' : raw;  // a progress bar draws itself again after \r
     if (text.length > MAX_CHARS) text = text.slice(0, MAX_CHARS) + '…';
+    const odd = text.match(BYTES)?.length ?? 0;
+    if (odd) text = text.replace(odd > 8 ? NOT_ASCII : BYTES, '\ufffd');  // letters of ten scripts at random: fonts without end
     const el = cell('div', 'ln', ''), kind = el.dataset.kind = level(text);
     if (number) el.id = this.box.id + '-L' + number;
     el.append(cell('span', 'no', number || ''), cell('time', '', clock(text)), cell('span', 'lv', { info: '', warning: 'WARN', error: 'ERROR' }[kind]), cell('span', '', text));
     return el;
   }
-  count() { for (const kind of ['warning', 'error']) { const n = this.tools && $(`[data-count=${kind}]`, this.tools); if (n) n.textContent = $$(`.ln[data-kind=${kind}]`, this.box).length } }
+  count() { for (const kind of ['warning', 'error']) { const n = this.tools && $(`[data-count=${kind}]`, this.tools); if (n && n.textContent !== String(this.seen[kind])) n.textContent = this.seen[kind] } }
   tell() {
     if (!this.note || !(this.gone || this.leapt)) return;
     const words = this.note.dataset, parts = [];
     if (this.gone) parts.push(fill(words.lines, { n: this.gone.toLocaleString('en') }));
     if (this.leapt) parts.push(fill(words.bytes, { n: (this.leapt / 1048576).toFixed(1) }));
-    this.note.textContent = parts.join(' '); this.note.hidden = false;
+    const said = parts.join(' ');
+    if (this.note.textContent !== said) { this.note.textContent = said; this.note.hidden = false }
   }
 }
 function findLogs() { $$('.log[data-log]').forEach(box => { if (!box.berth) { box.berth = new Log(box); logs.push(box.berth) } }) }

@@ -67,7 +67,7 @@ async function copy(text) {
 }
 function jump(log, line) {
   if (!line) return;
-  log.scrollTop = line.offsetTop - log.offsetTop - 60; log.focus({ preventScroll: true });
+  log.scrollTop += line.getBoundingClientRect().top - log.getBoundingClientRect().top - 60; log.focus({ preventScroll: true });
 }
 document.addEventListener('click', async e => {
   const b = e.target.closest('[data-copy], [data-jump]');

@@ -26,6 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import engine_flood  # type: ignore[import-not-found]
 from engine_http import EngineServer  # type: ignore[import-not-found]
 from engine_log import Log, phases  # type: ignore[import-not-found]
 
@@ -61,6 +62,7 @@ class Fake:
     orphan: bool = False  # one grandchild whose parent has gone
     flood_mib: int = 0  # written to the log at the phase `load`
     ram_mib: int = 0
+    flood_plan: str = ""  # once it is ready and this file is there: a flood by that plan, see engine_flood.py
     copies: str = ""  # a folder in which each run keeps what it wrote, and the pids of its processes
 
 
@@ -301,7 +303,11 @@ class Engine:
         self.log.plain("INFO:     Waiting for application startup.")
         self.log.plain("INFO:     Application startup complete.")
         self.maybe_end("ready")
+        plan = self.fake.flood_plan
         while not self.stopping.wait(0.05):
+            if plan and os.path.exists(plan):  # noqa: PTH110 - a string that may be empty
+                engine_flood.flood(plan)
+                plan = ""
             if self.server.fatal.is_set():
                 return self.die_at_request()
         return self.stop()
