@@ -247,6 +247,10 @@ class ModelFacts(_Plain):
         """JSON-ready dict; `from_dict` reads it back."""
         return self.model_dump(mode="json")
 
+    def to_short_dict(self) -> dict[str, Any]:
+        """The same without what is not known; `from_dict` reads it back too."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> ModelFacts:
         """Raises pydantic.ValidationError when the dict was not made by `to_dict`."""

@@ -61,17 +61,16 @@ class Beside:
     projector: str = ""
     inputs: tuple[Input, ...] = ()
 
-    @property
-    def mark(self) -> str:
-        return f"{self.config}|{self.projector}|{self.inputs}"
+
+def projectors(listing: Listing) -> list[LocalFile]:
+    """Files that see or hear for others, by the name that they are always given."""
+    return [file for file in listing.named(end=".gguf") if "mmproj" in file.name.lower()]
 
 
 def beside(listing: Listing) -> Beside:
     """Looked up once a folder. The projector is the only one, or the first by name; its header says what it is for."""
     config = listing.has("config.json") and bool(listing.tokenizer_file())
-    for file in listing.named(end=".gguf"):
-        if "mmproj" not in file.name.lower():
-            continue
+    for file in projectors(listing):
         try:
             header = read_gguf(file.real)
         except (Unusable, OSError):

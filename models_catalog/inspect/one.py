@@ -38,17 +38,19 @@ def facts_at(path: Path) -> ModelFacts:
 
 
 def look_at(path: Path) -> Iterator[dict[str, Any]]:
-    """All models at or below a path, as a scan yields them; a folder ends with an item for itself.
+    """All models at or below a path, as a scan yields them but with all facts; a folder ends with an item for itself.
 
     Raises Unusable (no_model, or what is wrong with a configuration) or OSError.
     """
     if path.is_dir():
         real = os.path.realpath(path)
-        yield from scan_roots([Path(real)], allowed=_cache_of(Path(real)))
+        for item in scan_roots([Path(real)], allowed=_cache_of(Path(real))):
+            whole = item["facts"] and ModelFacts.from_dict(item["facts"]).to_dict()
+            yield {**item, "facts": whole}
         return
     found = Found(facts_at(path), path.resolve().parent.name) if path.suffix == ".json" else _file(path)
     record = plain(found)
-    wanted = {name: record[name] for name in ("name", "facts", "problems")}
+    wanted = {"name": record["name"], "facts": found.facts.to_dict(), "problems": record["problems"]}
     shape = {"path": str(path), "root": "", "format": found.facts.format, "size_bytes": record["size"]}
     yield {**shape, "files": found.facts.file_count, **wanted}
 

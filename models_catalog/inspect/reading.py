@@ -77,6 +77,8 @@ def clean(value: object, limit: int = 200) -> str:
     """Text that every database and page takes: no control characters, no half characters, bounded. "" if not text."""
     if not isinstance(value, str):
         return ""
+    if value.isprintable():  # nearly always: nothing to take out
+        return value[:limit].strip()
     text = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in value[: limit * 2])
     return "".join(c for c in text if unicodedata.category(c) != "Cc")[:limit].strip()
 

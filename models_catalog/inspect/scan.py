@@ -1,8 +1,9 @@
 """All models below some folders, one after the other. Pure; used by the agent, standard library and pydantic only.
 
-Yields dicts of the shape wire.ScannedModel. After the models of a root comes one item of format "folder" for the root
-itself: it says that the root was looked through, and what could not be (problems). Nothing outside the roots is read:
-symbolic links are followed only to targets inside them, and no folder is entered twice.
+Yields dicts of the shape wire.ScannedModel; facts that are not known are left out. After the models of a root comes one
+item of format "folder" for the root itself: it says that the root was looked through, what could not be (problems), and
+how many bytes its models take, each file counted once. Nothing outside the roots is read: symbolic links are followed
+only to targets inside them, and no folder is entered twice.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from models_catalog.facts import ModelFacts, Problem
 from models_catalog.inspect import chat_template
 from models_catalog.inspect.found import Found
-from models_catalog.inspect.gguf_facts import beside, inspect_gguf
+from models_catalog.inspect.gguf_facts import Beside, beside, inspect_gguf, projectors
 from models_catalog.inspect.gguf_split import group_gguf
 from models_catalog.inspect.hf import inspect_hf
 from models_catalog.inspect.hf_cache import CACHE_FOLDER, Snapshot, read_cache_folder
@@ -32,6 +33,7 @@ from models_catalog.sources.ollama import inspect_ollama, is_store, models_of
 
 MAX_ENTRIES = 200_000
 MAX_DEPTH = 10
+MAX_PARTS = 10_000
 MAX_PROBLEMS = 50  # of one root
 MAX_PATH = 1000  # characters; the panel's column
 # Folders that hold no models of their own, or copies of what lies elsewhere.
@@ -137,56 +139,72 @@ class _Walk:
 
     def models_in(self, listing: Listing, depth: int) -> Iterator[dict[str, Any]]:
         snapshot = read_cache_folder(listing.path, self.fence)
-        name = snapshot.name if snapshot else self.folder_name(listing.path, depth)
         if Path(listing.path).name.startswith(CACHE_FOLDER):
             yield from self.empty_cache(listing)
         if is_store(listing.folders):
             yield from self.ollama(listing.path)
+        if not listing.files:
+            return
+        name = snapshot.name if snapshot else self.folder_name(listing.path, depth)
+        place = _Place(listing, name, snapshot)
         files = list(listing.files.values())
-        record = None
         if any(file.name.endswith((".json", ".safetensors")) for file in files):
             sign = sign_of(name, files, listing.problems, _stamp(listing.path, listing.folders))
             record = self.record(listing.path, sign, files, lambda: inspect_hf(listing, name=name))
-        if record:
-            own = [listing.files[one] for one in record["own"] if one in listing.files]
-            yield from self.item(listing.path, record, own, snapshot)
-        yield from self.ggufs(listing, name, snapshot)
+            if record:
+                own = [listing.files[one] for one in record["own"] if one in listing.files]
+                yield from self.item(place, listing.path, record, own)
+        yield from self.ggufs(place)
 
-    def ggufs(self, listing: Listing, name: str, snapshot: Snapshot | None) -> Iterator[dict[str, Any]]:
+    def ggufs(self, place: _Place) -> Iterator[dict[str, Any]]:
+        listing = place.listing
         groups = group_gguf(listing.named(end=".gguf"))
-        if not groups:
-            return
-        around = beside(listing)
+        around = self.around(listing) if groups else Beside()
         for group in groups:
             path = f"{listing.path.rstrip('/')}/{group.parts[0].name}"
-            sign = sign_of(name, group, around.mark)
-            record = self.record(path, sign, group.parts, partial(inspect_gguf, group, around, fallback_name=name))
+            sign = sign_of(place.name, group, around)
+            make = partial(inspect_gguf, group, around, fallback_name=place.name)
+            record = self.record(path, sign, group.parts, make)
             if record and any(not_whole_yet(listing, part.name) for part in group.parts):
                 record = {**record, "problems": [_unfinished(1), *record["problems"]]}
             if record:
-                yield from self.item(path, record, group.parts, snapshot)
+                yield from self.item(place, path, record, group.parts)
+
+    def around(self, listing: Listing) -> Beside:
+        """What lies beside the GGUF files of a folder; the file that sees for them is opened once in its life."""
+        eyes = projectors(listing)
+        if not eyes:
+            return beside(listing)
+        name, sign = f"{listing.path}/*", sign_of(eyes, sorted(listing.files))
+        known = self.known.find(name, sign)
+        if known is not None:
+            return Beside(known["config"], known["projector"], tuple(known["inputs"]))
+        found = beside(listing)
+        record = {"config": found.config, "projector": found.projector, "inputs": found.inputs}
+        self.known.keep(name, sign, record, _newest(eyes))
+        return found
 
     def ollama(self, store: str) -> Iterator[dict[str, Any]]:
+        place = _Place(Listing(store), "", None)
         for model in models_of(store, self.fence):
             self.left -= 1
             files = list(model.files.values())
             record = self.record(model.path, sign_of(model.sign), files, partial(inspect_ollama, model))
             if record:
-                record["facts"] |= {"source": "ollama", "refs": [clean(name) for name in model.names]}
-                yield from self.item(model.path, record, files, None)
+                own = {"source": "ollama", "refs": [clean(name) for name in model.names]}
+                yield from self.item(place, model.path, {**record, "facts": record["facts"] | own}, files)
 
     def record(
         self, path: str, sign: str, files: Sequence[LocalFile], make: Callable[[], Found | None]
     ) -> dict[str, Any] | None:
         """What is found of one model, as plain data; from memory when its files are as they were."""
-        name = path.encode("utf-8", "surrogateescape").hex() if not path.isprintable() else path
+        name = path if path.isprintable() else path.encode("utf-8", "surrogateescape").hex()
         known = self.known.find(name, sign)
         if known is not None:
             return known or None
         found = make()
         record = plain(found) if found else {}
-        newest = max((max(file.stamp[2:]) for file in files), default=0)
-        self.known.keep(name, sign, record, newest)
+        self.known.keep(name, sign, record, _newest(files))
         return record or None
 
     def empty_cache(self, listing: Listing) -> Iterator[dict[str, Any]]:
@@ -194,7 +212,7 @@ class _Walk:
         started = read_cache_folder(f"{listing.path}/snapshots/-", self.fence)
         if started and started.incomplete and not started.has_snapshots:
             found = Found(facts=ModelFacts(format="hf"), name=started.name)
-            yield from self.item(listing.path, plain(found), [], started)
+            yield from self.item(_Place(listing, started.name, started), listing.path, plain(found), [])
 
     def folder_name(self, path: str, depth: int) -> str:
         """The folder's own name; one level deeper (publisher/model) both."""
@@ -202,17 +220,13 @@ class _Walk:
         return clean(f"{Path(path).parent.name}/{own}" if depth == 2 else own) or "model"
 
     def item(
-        self, path: str, record: dict[str, Any], own: Sequence[LocalFile], snapshot: Snapshot | None
+        self, place: _Place, path: str, record: dict[str, Any], own: Sequence[LocalFile]
     ) -> Iterator[dict[str, Any]]:
         if len(path) > MAX_PATH:
             self.say("path_too_long", folder=clean(path, MAX_PATH))
             return
-        facts: dict[str, Any] = {**record["facts"], "own_bytes": self.count(own)}
-        facts["source"] = facts["source"] or source_of(path)
-        facts["origin"] = facts["origin"] or (snapshot.name if snapshot else origin_of(path))
-        if snapshot:
-            facts |= {"revision": snapshot.revision, "refs": list(snapshot.refs)}
-        problems = [*self.parts_left(path, record, snapshot), *record["problems"]]
+        facts: dict[str, Any] = {**place.told, **record["facts"], "own_bytes": self.count(own)}
+        problems = [*place.parts_left(record), *record["problems"]]
         shown = clean(path, MAX_PATH)
         if shown != path:
             problems.insert(0, {"code": "unreadable_name", "params": {}})
@@ -223,19 +237,10 @@ class _Walk:
             "format": facts["format"],
             "name": record["name"],
             "size_bytes": record["size"],
-            "files": facts["file_count"],
+            "files": facts.get("file_count", 0),
             "facts": facts,
             "problems": problems,
         }
-
-    def parts_left(self, path: str, record: dict[str, Any], snapshot: Snapshot | None) -> list[dict[str, Any]]:
-        """What a download into the cache, or into a folder by the Hub's own tool, left unfinished."""
-        part_files = snapshot.incomplete if snapshot else _part_files(path)
-        if not part_files or any(p["code"] == "incomplete_download" for p in record["problems"]):
-            return []
-        # With everything else in place they are what an interrupted, later repeated download left behind.
-        broken = record["blocked"] or (snapshot is not None and not snapshot.has_snapshots)
-        return [_unfinished(part_files)] if broken else [{"code": "leftover_parts", "params": {"files": part_files}}]
 
     def count(self, own: Sequence[LocalFile]) -> int:
         """Bytes of these files that nothing before had; links to one file count once in the whole scan."""
@@ -262,12 +267,39 @@ class _Walk:
             self.problems.append(Problem(code=code, params=params))
 
 
+class _Place:
+    """A folder with models: what is the same for all of them, found out once."""
+
+    def __init__(self, listing: Listing, name: str, snapshot: Snapshot | None) -> None:
+        self.listing, self.name, self.snapshot = listing, name, snapshot
+        told = {"source": source_of(listing.path), "origin": origin_of(listing.path)}
+        if snapshot:
+            told["origin"] = snapshot.name
+        self.told: dict[str, Any] = {key: value for key, value in told.items() if value}
+        if snapshot:
+            self.told |= {"revision": snapshot.revision, "refs": list(snapshot.refs)}
+        self.parts = snapshot.incomplete if snapshot else _part_files(listing) if ".cache" in listing.folders else 0
+
+    def parts_left(self, record: dict[str, Any]) -> list[dict[str, Any]]:
+        """What a download into the cache, or into a folder by the Hub's own tool, left unfinished."""
+        if not self.parts or any(p["code"] == "incomplete_download" for p in record["problems"]):
+            return []
+        # With everything else in place they are what an interrupted, later repeated download left behind.
+        broken = record["blocked"] or (self.snapshot is not None and not self.snapshot.has_snapshots)
+        return [_unfinished(self.parts)] if broken else [{"code": "leftover_parts", "params": {"files": self.parts}}]
+
+
+def _newest(files: Sequence[LocalFile]) -> int:
+    """When the youngest of these files last changed, ns."""
+    return max((max(file.stamp[2:]) for file in files), default=0)
+
+
 def plain(found: Found) -> dict[str, Any]:
     """A find as it is kept and sent."""
     return {
         "name": clean(found.name) or "model",
         "size": found.size_bytes,
-        "facts": found.facts.to_dict(),
+        "facts": found.facts.to_short_dict(),
         "problems": [problem.model_dump() for problem in found.problems],
         "own": [file.name for file in found.own],
         "blocked": found.blocked,
@@ -290,11 +322,10 @@ def _stamp(path: str, folders: list[str]) -> object:
         return None
 
 
-def _part_files(path: str) -> int:
+def _part_files(listing: Listing) -> int:
     """Unfinished files of a download into a plain folder, which lie in the folder's own .cache."""
-    parts = Path(path) / ".cache" / "huggingface" / "download"
     try:
-        with os.scandir(parts) as entries:
-            return sum(entry.name.endswith(".incomplete") for entry in entries)
+        with os.scandir(f"{listing.path.rstrip('/')}/.cache/huggingface/download") as entries:
+            return sum(entry.name.endswith(".incomplete") for entry in islice(entries, MAX_PARTS))
     except OSError:
         return 0

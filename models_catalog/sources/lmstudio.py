@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from models_catalog.inspect.reading import clean
 from models_catalog.sources.local import LMSTUDIO_HOMES
 
 
 def origin_of(path: str) -> str:
     """The repository that a file or folder below LM Studio's came from: "publisher/repository", "" elsewhere."""
-    parts = Path(path).parts
+    if not any(home in path for home in LMSTUDIO_HOMES):
+        return ""
+    parts = tuple(path.split("/"))
     for home in LMSTUDIO_HOMES:
         names = (*home.split("/"), "models")
         for at in range(len(parts) - len(names) - 1):

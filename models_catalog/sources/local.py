@@ -62,12 +62,10 @@ def usual_folders(env: Mapping[str, str]) -> list[Path]:
 
 def source_of(path: str) -> Source:
     """The program whose folder a path lies in, by its shape. Ollama's store is known by its own files instead."""
-    parts = Path(path).parts
-    for home in LMSTUDIO_HOMES:
-        names = (*home.split("/"), "models")
-        if any(parts[at : at + len(names)] == names for at in range(len(parts))):
-            return "lmstudio"
-    return "hf-cache" if any(part.startswith("models--") for part in parts) else ""
+    inside = f"{path}/"
+    if any(f"/{home}/models/" in inside for home in LMSTUDIO_HOMES):
+        return "lmstudio"
+    return "hf-cache" if "/models--" in inside else ""
 
 
 def _there(folders: list[Path]) -> list[Path]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 
+from models_catalog.facts import ModelFacts
 from models_catalog.inspect.gguf import read_gguf
 from models_catalog.inspect.scan import scan_roots
 from panel.fleet.agent.sample_model import folders, is_ready
@@ -32,7 +33,7 @@ def test_both_forms_of_the_real_model(cache: Path) -> None:
         ("hf", {"label": "float16", "tokenizer": "tokenizer.json", "template_source": "chat_template.jinja"}),
         ("gguf", {"label": "Q4_1", "tokenizer": "gpt2", "template_source": "tokenizer.chat_template"}),
     ):
-        facts = items[form]["facts"]
+        facts = ModelFacts.from_dict(items[form]["facts"]).to_dict()
         assert {key: facts[key] for key in {**SHARED, **own}} == {**SHARED, **own}
         assert items[form]["problems"] == []
         assert items[form]["name"] == "SmolLM2-135M-Instruct"

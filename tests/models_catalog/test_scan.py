@@ -8,14 +8,20 @@ from typing import Any
 
 import pytest
 
+from models_catalog.facts import ModelFacts
 from models_catalog.inspect import scan
 from models_catalog.inspect.scan import scan_roots
 from panel.fleet.wire import ScannedModel
 from tests.models_catalog.builders import gguf_bytes, hf_cache, hf_folder
 
 
+def whole(item: ScannedModel) -> ScannedModel:
+    """With all facts, those too that are not known."""
+    return item.model_copy(update={"facts": ModelFacts.from_dict(item.facts).to_dict()})
+
+
 def models(*roots: Path, **bounds: int) -> list[ScannedModel]:
-    return [item for item in everything(*roots, **bounds) if item.format != "folder"]
+    return [whole(item) for item in everything(*roots, **bounds) if item.format != "folder"]
 
 
 def everything(*roots: Path, **bounds: int) -> list[ScannedModel]:
