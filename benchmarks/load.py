@@ -18,7 +18,7 @@ from tests.panel.running import Panel
 
 LIMITS = {"list": 60.0, "home": 40.0, "api": 250.0, "healthz": 20.0, "home kB": 150.0}  # ms, ms, ms, ms, kB
 PAGES, RATE, SECONDS = 200, 50, 60
-ASKED = 60  # requests of each list
+ASKED = 40  # requests of each list
 CLIENTS, RATE_S = 16, 10.0
 LISTS = (
     "deployments",
