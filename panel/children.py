@@ -167,6 +167,9 @@ class Child:
             time.sleep(0.02)
         return True
 
+    def settle(self) -> None:
+        """What may be done before the end while others still end; nothing here."""
+
     def stop(self) -> None:
         """Ask politely, then less so; returns when the process is gone."""
         for name in self.stop_signals:

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -135,6 +136,8 @@ class Tree:
         self.stopping = True
         parts = [child for child in self.children if isinstance(child, Part)]
         servers = [child for child in self.children if not isinstance(child, Part)]
+        for server in servers:
+            threading.Thread(target=server.settle, name=f"settle-{server.name}", daemon=True).start()
         for group in (parts, servers):
             self._end(group)
 
