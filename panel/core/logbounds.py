@@ -33,6 +33,16 @@ def harmless(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", cut)
 
 
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,4000}(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f]"
+)
+
+
+def for_terminal(text: str) -> str:
+    """A text of others as a terminal may get it: lines and tabs stay, nothing moves the cursor or asks the terminal."""
+    return _ESCAPES.sub("", text)
+
+
 class Outside(logging.Filter):
     """Stands before the handler, so that it sees the lines of all loggers."""
 

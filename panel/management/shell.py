@@ -19,6 +19,7 @@ from deployments.wording import BADGES, STEPS_NOW, words
 from panel.accounts.actor import Actor
 from panel.core import trace
 from panel.core.errors import Invalid, PanelError
+from panel.core.logbounds import for_terminal
 
 FAILED, REFUSED = 1, 2
 LOOK_S = 0.5  # how often a waiting command looks
@@ -53,7 +54,7 @@ class ShellCommand(BaseCommand):
 
     def say(self, text: str) -> None:
         """A line for people; beside JSON it goes to standard error."""
-        (self.stderr if self.as_json else self.stdout).write(text)
+        (self.stderr if self.as_json else self.stdout).write(for_terminal(str(text)))
 
     def show(self, rows: list[Deployment]) -> None:
         """The deployments as they are now, one a line or as JSON."""
@@ -61,7 +62,7 @@ class ShellCommand(BaseCommand):
             self.write_json([as_values(row) for row in rows])
             return
         for row in rows:
-            self.stdout.write(f"{row.name}: {state_words(row)}")
+            self.stdout.write(for_terminal(f"{row.name}: {state_words(row)}"))
 
 
 def told(error: PanelError) -> str:

@@ -1,5 +1,6 @@
 """Strangers cannot fill, forge or garble the panel's log."""
 
+import codecs
 import io
 import logging
 from collections.abc import Iterator
@@ -77,3 +78,29 @@ def test_failures_of_the_panel_itself_are_all_written(written: io.StringIO) -> N
     for number in range(100):
         logging.getLogger("deployments.reconcile").info("row %s", number)
     assert written.getvalue().count("INFO deployments.reconcile row") == 100
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\x1b[31mred\x1b[0m", "\x1b]0;title\x07x", "\x1b]52;c;Y29weQ==\x1b\\x", "\x9b31m", "a\x08\x08b", "\x1bcx", "\0"],
+)
+def test_a_terminal_obeys_nothing_of_a_log(text: str) -> None:
+    shown = logbounds.for_terminal(text + "\n\tnext line é 中")
+    assert not set(shown) & set(map(chr, [*range(9), 11, 12, *range(14, 32), *range(127, 160)]))
+    assert shown.endswith("\n\tnext line é 中")
+
+
+def test_the_shell_shows_a_log_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from panel.fleet import logstore
+    from panel.management.commands.logs import Command
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, kept in ((Terminal(), False), (io.StringIO(), True)):
+        command = Command(stdout=stream)
+        command.as_json = False
+        part = logstore.Part(start=0, data=b"\x1b]0;owned\x07ready\n", gap=0, size=20)
+        command._print(codecs.getincrementaldecoder("utf-8")("replace"), part)
+        assert "ready\n" in stream.getvalue() and ("\x1b" in stream.getvalue()) == kept

@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 
 from deployments.models import Run
 from panel.core.errors import Invalid, PanelError
+from panel.core.logbounds import for_terminal
 from panel.fleet import logstore
 from panel.fleet.models import Job
 from panel.management.shell import LOOK_S, ShellCommand, named
@@ -71,5 +72,6 @@ class Command(ShellCommand):
             return
         if part.gap:
             self.stdout.write(_("[%(n)s bytes are not kept any more]") % {"n": part.gap})
-        self.stdout.write(text, ending="")
+        # A file gets what the engine wrote; a terminal would obey what a model or a request put into the log.
+        self.stdout.write(for_terminal(text) if self.stdout.isatty() else text, ending="")
         self.stdout.flush()
