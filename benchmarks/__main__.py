@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import diagnosis, estimate, measure, shutdown
+from benchmarks import diagnosis, estimate, inspect, measure, shutdown
 from benchmarks.measure import LIMITS, Figures
 from tests.panel.running import Panel
 from tests.waiting import free_port
@@ -88,12 +88,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--without-door", action="store_true", help="leave out the door's cost (about a minute)")
     parser.add_argument("--without-load", action="store_true", help="leave out the long lists and the crowd (minutes)")
-    parser.add_argument("--only-panel", action="store_true", help="leave out the estimate, the diagnosis and the door")
+    parser.add_argument(
+        "--only-panel", action="store_true", help="leave out the estimate, the diagnosis, the files and the door"
+    )
     options = parser.parse_args()
     figures = Figures(say)
     if not options.only_panel:
         figures.good &= estimate.main(rows=False)
         figures.good &= diagnosis.main()
+        figures.good &= inspect.main()
     whole_panel(options, figures)
     if not options.only_panel:
         figures.good &= shutdown.main()

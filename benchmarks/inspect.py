@@ -73,7 +73,14 @@ def headers(place: Path) -> bool:
     say(f"GGUF header of {path.name}: {1000 * ours:.1f} ms (at most {HEADER_MS:g}), {mib:.1f} MiB read "
         f"(at most {HEADER_MIB}); the gguf package {1000 * theirs:.0f} ms, {times:.0f} times as long "
         f"(at least {TIMES:g})")  # fmt: skip
-    return 1000 * ours <= HEADER_MS and mib <= HEADER_MIB and times >= TIMES
+    return kept(1000 * ours <= HEADER_MS and mib <= HEADER_MIB and times >= TIMES)
+
+
+def kept(good: bool) -> bool:
+    """Say so when a limit of the line before is broken."""
+    if not good:
+        say("  ✗ beyond its limit")
+    return good
 
 
 def words(place: Path) -> bool:
@@ -83,7 +90,7 @@ def words(place: Path) -> bool:
         1e6 * (seconds(lambda: read_gguf(str(large))) - seconds(lambda: read_gguf(str(small)))) / 3 / (WORDS + MERGES)
     )
     say(f"Each further word: {each:.3f} µs (at most {WORD_US:g})")
-    return each <= WORD_US
+    return kept(each <= WORD_US)
 
 
 def shards(place: Path) -> None:
@@ -103,7 +110,7 @@ def scans(place: Path) -> bool:
     warm = seconds(lambda: list(scan_roots([root], known=memory)), rounds=5)
     text = f"Scan of {FILES:,} model files: first {cold:.1f} s, again {warm:.2f} s (at most {WARM_S:g})"
     say(f"{text}; what it remembers takes {memory.stat().st_size / 2**20:.0f} MiB")
-    return warm <= WARM_S
+    return kept(warm <= WARM_S)
 
 
 def fill(root: Path) -> None:

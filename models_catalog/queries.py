@@ -115,8 +115,11 @@ def hosts() -> list[HostFolders]:
     for root in ScannedRoot.objects.all():
         scanned.setdefault(root.host_id, {})[root.path] = root
     copies: dict[int, list[tuple[str, int]]] = {}
-    for host_id, path, size in Copy.objects.filter(present=True).values_list("host_id", "path", "artifact__size_bytes"):
-        copies.setdefault(host_id, []).append((path, size))
+    present = Copy.objects.filter(present=True).values_list(
+        "host_id", "path", "extra__own_bytes", "artifact__size_bytes"
+    )
+    for host_id, path, own, size in present:  # a file that several models share takes its room once
+        copies.setdefault(host_id, []).append((path, size if own is None else own))
     scans = {job.host_id: job for job in _running_scans()}
     return [_host_folders(row, scanned.get(row.pk, {}), copies.get(row.pk, []), scans.get(row.pk)) for row in rows]
 

@@ -10,6 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from models_catalog import queries
 from models_catalog.inspect.scan import scan_roots
 from models_catalog.models import Artifact, CatalogModel, Copy, ScannedRoot
 from models_catalog.services import record_scan
@@ -181,3 +182,13 @@ def test_the_number_of_statements_does_not_grow_with_the_models() -> None:
         lambda: [*(item(n + 10_000, facts={"fingerprint": f"{n + 80_000:064x}"}) for n in range(1000)), folder()],
     )
     assert changed_many == changed
+
+
+def test_a_hosts_sum_counts_shared_files_once(tmp_path: Path) -> None:
+    hf_cache(tmp_path, "org/m", "a" * 40)
+    hf_cache(tmp_path, "org/m", "b" * 40)
+    host = make_host()
+    record_scan(host, scan(tmp_path))
+    (view,) = queries.hosts()
+    assert view.models == 2
+    assert view.bytes == Artifact.objects.first().size_bytes
