@@ -16,14 +16,15 @@ django = Traced(Bounded(pages()))
 from deployments.gateway.source import Source  # noqa: E402  (needs the apps)
 from panel.core.health import healthz  # noqa: E402
 from panel.core.sse import hub  # noqa: E402
+from panel.fleet import doors  # noqa: E402
 from panel.fleet.door import Door  # noqa: E402
 from panel.fleet.line import PREFIX, Line  # noqa: E402
 
 source = Source()
-door = Door(source)
+door = Door(source, where=doors.where)
 source.used = door.used
 line = Line()
-agents = Bounded(line)
+agents = Traced(Bounded(line))
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:

@@ -12,7 +12,6 @@ import contextlib
 import json
 import logging
 import random
-import signal
 import threading
 import time
 import weakref
@@ -32,6 +31,7 @@ from django.http import HttpRequest, StreamingHttpResponse
 from django.utils.translation import gettext_lazy as _
 
 from panel.core.errors import PanelError
+from panel.core.stopping import when_server_stops
 
 log = logging.getLogger(__name__)
 
@@ -317,7 +317,7 @@ class Hub:
             line = self._lines[loop] = _Line(lambda: self._idle(loop))
         if loop not in self._watched:
             self._watched.add(loop)
-            _when_server_stops(loop, self.stop)
+            when_server_stops(loop, self.stop)
         reader = Subscription(frozenset(topics), urgent, breaks)
         line.add(reader)
         try:
@@ -346,22 +346,6 @@ class Hub:
 
 
 hub = Hub()
-
-
-def _when_server_stops(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
-    """Uvicorn waits for open streams when it is told to stop, so they must hear of it too: chain its signal handler."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before = signal.getsignal(number)
-        if not type(getattr(before, "__self__", None)).__module__.startswith("uvicorn"):
-            continue
-
-        def handler(received: int, frame: Any, before: Any = before) -> None:
-            loop.call_soon_threadsafe(act)
-            before(received, frame)
-
-        signal.signal(number, handler)
 
 
 # --- the stream of a page ---------------------------------------------------------------------------------------------
