@@ -31,12 +31,18 @@ class QuietServer(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(app: Any) -> AsyncIterator[int]:
+async def serving(app: Any, **more: Any) -> AsyncIterator[int]:
     """The port on which uvicorn serves `app` in this loop, as in the web process."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = QuietServer(
         uvicorn.Config(
-            app, http=HeadLimit, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
+            app,
+            http=HeadLimit,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+            **more,
         )
     )
     task = asyncio.ensure_future(server.serve(sockets=[listener]))

@@ -90,3 +90,31 @@ async def test_two_requests_in_one_packet_are_answered_in_order() -> None:
     two = request("/1", method="GET") + request("/2", method="GET", headers="connection: close\r\n")
     got = await answered(app, two)
     assert got.index(b"\r\n\r\n/1") < got.index(b"\r\n\r\n/2")
+
+
+async def test_an_idle_connection_is_kept_so_long_from_its_last_request() -> None:
+    app = app_of({"status": 200, "headers": [(b"content-length", b"2")]}, {"body": b"ok"})
+    loop = asyncio.get_running_loop()
+    async with serving(app, timeout_keep_alive=1) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(4):  # in use for longer than it may be idle
+            writer.write(request("/", method="GET"))
+            assert (await asyncio.wait_for(reader.readuntil(b"ok"), 5)).startswith(b"HTTP/1.1 200")
+            last = loop.time()
+            await asyncio.sleep(0.4)
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert loop.time() - last > 0.9
+        writer.close()
+
+
+async def test_an_answer_that_lasts_is_not_idle() -> None:
+    gate = asyncio.Event()
+    async with serving(app_of({"status": 200}, {"body": b"late"}, gate=gate), timeout_keep_alive=1) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(2):
+            writer.write(request("/", method="GET"))
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            asyncio.get_running_loop().call_later(1.3, gate.set)
+            assert (await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 5)).startswith(b"4\r\nlate")
+            gate.clear()
+        writer.close()

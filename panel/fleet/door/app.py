@@ -20,7 +20,7 @@ from panel.fleet.door.headers import Asked
 from panel.fleet.door.limits import Limits
 from panel.fleet.door.relay import Broken, Exchange, Send
 from panel.fleet.door.snapshot import NoSnapshot, Route, Snapshot
-from panel.fleet.door.upstream import ClientGone, Pool
+from panel.fleet.door.upstream import ClientGone, Pool, Where
 
 log = logging.getLogger("berth.door")
 
@@ -54,6 +54,7 @@ class Source(Protocol):
 class Door:
     """`snapshot` is awaited once per request.
 
+    `where` says which addresses may be called for another host's door; without it what the snapshot names is.
     `used` collects token id → Unix time of the last request, for whoever writes it down; `counts` is by model name.
     """
 
@@ -63,10 +64,11 @@ class Door:
         *,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.time,
+        where: Where | None = None,
     ) -> None:
         self._snapshot, self._clock = snapshot, clock
         self.limits = limits or Limits()
-        self._pool = Pool(self.limits)
+        self._pool = Pool(self.limits, where)
         self._held = Held(self.limits.bodies)
         self.used: dict[int, float] = {}
         self.counts: dict[str, Count] = {}

@@ -29,7 +29,7 @@ class HeadLimit(HttpToolsProtocol):
     stall_s = Limits.client_stall_s
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
-    _in_head = True
+    _idle_at: float | None = None  # loop time, while nothing is asked
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -37,25 +37,49 @@ class HeadLimit(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        # A head that came whole, as most do, needs no timer.
-        if self._in_head and self._head_timer is None and not self.transport.is_closing():
+        # A head that came whole, as most do, needs no timer. (Its end is when the scope learns of the method.)
+        if self._head_timer is None and self.scope and "method" not in self.scope and not self.transport.is_closing():
             self._begin_head()
 
-    def on_message_begin(self) -> None:
-        self._in_head = True
-        super().on_message_begin()
-
     def on_headers_complete(self) -> None:
-        self._in_head = False
         self._end_head()
         super().on_headers_complete()
         self.cycle.__class__ = Cycle
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._in_head = False
         self._end_head()
         self._end_stall()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
         super().connection_lost(exc)
+
+    # Uvicorn sets and cancels a timer with every request; here it runs on and looks whether there was one.
+
+    def on_response_complete(self) -> None:
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        self._idle_at = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._wait_idle(self.timeout_keep_alive)
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_at = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._idle_at is None:
+            return
+        left = self._idle_at + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._wait_idle(left)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _wait_idle(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -13,7 +13,7 @@ import hmac
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from panel.fleet.door.deadline import Limit, Rounds
 from panel.fleet.door.limits import Limits
 
 Header = tuple[bytes, bytes]
+Where = Callable[[str, int], Awaitable[list[str]]]  # the addresses that may be called for a name; OSError for none
 
 
 class ConnectionGone(Exception):
@@ -240,8 +241,8 @@ class Connection(asyncio.Protocol):
 class Pool:
     """Idle connections by address, the newest first. Lives in one event loop."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, limits: Limits, where: Where | None = None) -> None:
+        self.limits, self._where = limits, where
         self.rounds = Rounds()
         self._idle: dict[Address, list[Connection]] = {}
         self._away: dict[Address, float] = {}  # until when (loop time) it counts as out of reach
@@ -260,12 +261,9 @@ class Pool:
         loop = asyncio.get_running_loop()
         if self._away.get(address, 0.0) > loop.time():
             raise Unreachable("it was out of reach a moment ago")
-        tls = _tls() if address.certificate else None
         try:
             with patience.within(self.limits.connect_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self.limits, self._forget, address), address.host, address.port, ssl=tls
-                )
+                connection = await self._open(address)
         except (OSError, TimeoutError) as exc:
             if address.certificate:
                 self._away[address] = loop.time() + self.limits.away_s
@@ -275,6 +273,27 @@ class Pool:
             _check(connection, address.certificate)
             _notice_a_cut(connection.transport, self.limits.unheard_s)
         return connection
+
+    async def _open(self, address: Address) -> Connection:
+        """Connected to the first of the addresses that answers. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        tls = _tls() if address.certificate else None
+        # What another host says of its door may be a name: what it means is checked, and just that is called.
+        hosts = await self._where(address.host, address.port) if tls and self._where else [address.host]
+        failed: OSError = OSError("it has no address")
+        for host in hosts:
+            try:
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self.limits, self._forget, address),
+                    host,
+                    address.port,
+                    ssl=tls,
+                    server_hostname=address.host if tls else None,
+                )
+                return connection
+            except OSError as exc:
+                failed = exc
+        raise failed
 
     def give(self, connection: Connection) -> None:
         """Take a connection back; one that cannot serve again, or is in the middle of an answer, is closed at once."""
