@@ -20,6 +20,7 @@ OUTSIDE = (
     "panel.fleet.link",
     "panel.fleet.line",
     "panel.fleet.door",
+    "berth.door",
     "uvicorn.error",
 )
 A_MINUTE = 30  # lines of one kind

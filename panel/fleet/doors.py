@@ -91,6 +91,15 @@ def policy() -> outbound.Policy:
     return outbound.Policy(private=settings.BERTH_PRIVATE_RANGES, loopback=_is_here(here))
 
 
+async def where(host: str, port: int) -> list[str]:
+    """The addresses to call for a host's door. Raises OSError where it is nowhere that the panel may call."""
+    try:
+        return await outbound.pinned(host, port, policy())
+    except outbound.Forbidden as exc:
+        log.warning("the door at %s is at an address that the panel does not call (%s)", host, exc.code)
+        raise PermissionError(f"the panel does not call this address ({exc.code})") from exc
+
+
 def _is_here(host: str) -> bool:
     return host == "localhost" or (_is_ip(host) and network.is_loopback(host))
 

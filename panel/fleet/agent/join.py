@@ -49,8 +49,8 @@ def join(folder: Path, panel: Panel, code: str) -> JoinReply:
     """Trade a one-time code for this host's token and write the settings. Raises ConfigError with one sentence.
 
     Settings that the owner of this host made are kept; who said nothing of package sources takes those that the panel
-    names now, and none that it may name once it is somebody else's. No agent may run for this folder (Busy): it would go on with
-    the old token, and with another host's memory.
+    names now, and none that it may name once it is somebody else's. No agent may run for this folder (Busy): it would
+    go on with the old token, and with another host's memory.
     """
     check_panel_url(panel.url, plain_http=panel.plain_http)
     if panel.pin and not is_pin(panel.pin):
