@@ -249,7 +249,7 @@ def test_a_backup_onto_a_full_disk_leaves_nothing_half(stack: Stack, tmp_path: P
 
 
 def test_a_restore_onto_a_full_disk_changes_nothing(stack: Stack, servers: Servers, tmp_path: Path, good: Path) -> None:
-    with elsewhere(stack, servers, tmp_path) as env, small_disk(tmp_path / "new", "1m") as disk:
+    with elsewhere(stack, servers, tmp_path) as env, small_disk(tmp_path / "new", "200k") as disk:
         done = manage(env, "restore", str(good))
         assert done.returncode == 1 and "Traceback" not in done.stderr
         assert "No space left" in done.stderr, done.stderr
