@@ -250,7 +250,6 @@ SHORT = Limits(
     connect_s=1.0,
     first_byte_s=1.0,
     idle_s=0.5,
-    client_stall_s=0.5,
     keep_idle_s=1.0,
 )
 

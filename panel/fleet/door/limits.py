@@ -12,7 +12,7 @@ class Limits:
     connect_s: float = 3.0  # engines are on loopback, or one door away
     first_byte_s: float = 900.0  # a long answer that is not streamed has no byte before its last token
     idle_s: float = 300.0  # between two pieces of an answer
-    client_stall_s: float = 300.0  # a client that takes nothing; its engine slot is freed then
+    client_stall_s: float = 300.0  # a client that takes nothing (HeadLimit ends it); its engine slot is freed then
     response_head: int = 64 << 10
     response_buffer: int = 256 << 10  # read ahead of a slow client; then the engine's socket is left alone
     idle_connections: int = 64  # kept to one engine

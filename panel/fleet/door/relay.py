@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -82,10 +81,8 @@ class Exchange:
                 while more:
                     data = connection.take() or await self._more()
                     more = not connection.whole
-                    with self.patience.within(self._limits.client_stall_s):
-                        await self.send({"type": "http.response.body", "body": data, "more_body": more})
-            except TimeoutError as exc:
-                raise ClientGone from exc
+                    # A client that takes nothing holds this up until the server ends its connection (HeadLimit).
+                    await self.send({"type": "http.response.body", "body": data, "more_body": more})
             except (ConnectionGone, BadAnswer, EngineBroke) as exc:
                 await self._cut(exc, route, events)
         except (ConnectionGone, BadAnswer) as exc:
@@ -135,8 +132,7 @@ class Exchange:
         broke = exc if isinstance(exc, EngineBroke) else _broke(exc, route)
         if events and self.tell:  # clients of the OpenAI API raise what stands in an event named error
             words = b"\n\ndata: " + broke.body() + b"\n\n"
-            with contextlib.suppress(TimeoutError), self.patience.within(self._limits.client_stall_s):
-                await self.send({"type": "http.response.body", "body": words, "more_body": True})
+            await self.send({"type": "http.response.body", "body": words, "more_body": True})
         raise Broken(broke.code) from exc
 
     def _watch(self) -> None:
