@@ -210,6 +210,7 @@ CODES: dict[str, Pair] = {
         _("The host does not allow %(flag)s."),
         _("Leave it out, or allow it in the settings of the agent on that host."),
     ),
+    "engine_not_used_yet": (_("The host does not start this kind of engine yet."), ""),
     "flag_value_not_allowed": (_("The host does not allow this value of %(flag)s: %(value)s."), ""),
     "gpu_uuid": (_("The host does not know the GPU %(uuid)s."), _("Choose another one in the settings.")),
     "host_not_loopback": (_("Engines listen on loopback only."), _("Leave --host out.")),
