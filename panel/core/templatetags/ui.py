@@ -14,6 +14,7 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from panel.core.numbers import ago, day, duration, gib, ngroup, size
@@ -90,11 +91,16 @@ def copy(id: str, value: Any, label: Any, cls: str = "", done: Any = "", text: s
 @register.simple_tag
 def avatar(name: Any) -> SafeString:
     """Initials of a person; decoration."""
-    words = str(name).replace(".", " ").replace("-", " ").replace("_", " ").split()
+    return _avatar(str(name))
+
+
+@lru_cache(maxsize=1024)
+def _avatar(name: str) -> SafeString:
+    words = name.replace(".", " ").replace("-", " ").replace("_", " ").split()
     letters = "".join(w[0] for w in words[:2]) if len(words) > 1 else "".join(words)[:2]
     return format_html(
         '<span class="av {}" aria-hidden="true">{}</span>',
-        " bcd"[sum(map(ord, str(name))) % 4].strip(),
+        " bcd"[sum(map(ord, name)) % 4].strip(),
         letters.upper(),
     )
 
@@ -176,9 +182,13 @@ def when(at: dt.datetime | None) -> SafeString:
     """A point in time as people say it, with the full time in `datetime` and on hover."""
     if at is None:
         return mark_safe("—")
-    local = timezone.localtime(at)
-    full = date_format(local, "DATETIME_FORMAT")
+    full = _full_time(at, get_language() or "", timezone.get_current_timezone_name())
     return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(timespec="seconds"), full, ago(at))
+
+
+@lru_cache(maxsize=4096)  # a page of rows looks again every few seconds, and their times are the same
+def _full_time(at: dt.datetime, language: str, zone: str) -> str:
+    return date_format(timezone.localtime(at), "DATETIME_FORMAT")
 
 
 # --- numbers and words ----------------------------------------------------------------------------------------------
