@@ -22,7 +22,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument(
-        "--runs", type=int, default=60, help="how many runs; eight seeds make a group that shares a fault"
+        "--runs", type=int, default=60, help="how many runs; six seeds make a group that shares a fault"
     )
     parser.add_argument("--seconds", type=float, default=0, help="begin no run after so many seconds")
     parser.add_argument("--scale", type=float, default=0.1, help="of all times: 1 is what a panel has unset")

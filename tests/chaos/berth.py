@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -84,6 +85,9 @@ class Berth(Stack):
         self.second_port = free_port()
         self.urls = (self.url, f"http://127.0.0.1:{self.second_port}")
         self.token = ""
+        self._looking = threading.Lock()
+        self._newest = (0.0, Seen())
+        self._dead: set[tuple[int, int]] = set()
         self.cable, self.clock = Cable(self.port), PanelClock(folder)
 
     # --- processes ---
@@ -209,8 +213,20 @@ class Berth(Stack):
 
     # --- what is true ---
 
-    def seen(self) -> Seen:
-        """All engine processes and shims of this Berth, by markers, working folders and the pids that engines kept."""
+    def seen(self, *, since: float = 0.0) -> Seen:
+        """All engine processes and shims of this Berth, by markers, working folders and the pids that engines kept.
+
+        `since` (a monotonic time): a look that is not older is good enough; many runs ask at the same time.
+        """
+        with self._looking:
+            at, found = self._newest
+            if not since or at < since:
+                at = time.monotonic()
+                found = self._look()
+                self._newest = at, found
+            return found
+
+    def _look(self) -> Seen:
         found, jobs = Seen(), str(self.data / "agent" / "jobs")
         for pid in _pids():
             env = _environ(pid)
@@ -223,7 +239,11 @@ class Berth(Stack):
         for path in self.copies.glob("*.pids"):
             for line in path.read_text().splitlines():
                 pid, ticks = map(int, line.split())
-                if _ticks(pid) == ticks and pid not in found.processes.get(path.stem, []):
+                if (pid, ticks) in self._dead:
+                    continue
+                if _ticks(pid) != ticks:
+                    self._dead.add((pid, ticks))
+                elif pid not in found.processes.get(path.stem, []):
                     found.processes.setdefault(path.stem, []).append(pid)
         return found
 

@@ -1,5 +1,6 @@
 """What must be true after a fault, each as a function that gives sentences about what is not."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -21,12 +22,17 @@ def broken(scene: Scene, goal: Goal) -> list[str]:
     """All that is not true (yet); empty when Berth is as it should be."""
 
     def look() -> list[str]:
+        now = time.monotonic()
+        scene.refresh()
         if early := list(_state(scene, goal, Seen())):  # the cheap question first: most looks end with it
             return early
-        seen = scene.berth.seen()
+        seen = scene.berth.seen(since=now)
         return [text for check in CHECKS for text in check(scene, goal, seen)]
 
-    return fresh(look)
+    try:
+        return fresh(look)
+    finally:
+        scene.release()
 
 
 def wanted(scene: Scene, goal: Goal, row: Any) -> str:

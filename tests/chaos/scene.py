@@ -60,6 +60,8 @@ class Scene:
     point: str = ""
     hit: bool = False
     group: "Group | None" = None
+    owners: dict[str, int] = field(default_factory=dict)  # run → deployment
+    _known: Any = None
     presses: dict[str, int] = field(default_factory=dict)  # how often each verb was sent
     pending: list[Callable[[], None]] = field(default_factory=list)  # acts without an answer, in their order
 
@@ -158,6 +160,8 @@ class Scene:
     def row(self) -> Any:
         from deployments.models import Deployment
 
+        if self._known is not None:
+            return self._known
         rows = Deployment.objects.select_related("run__job", "run__host", "revision")
         return fresh(lambda: rows.get(pk=self.pk))
 
@@ -217,13 +221,22 @@ class Scene:
 
     def mine(self, job_id: str) -> bool:
         """Whether this scene answers for a job: its own, and the first of a group for those that nobody knows."""
+        scenes = self.group.scenes if self.group is not None else [self]
+        owner = self.owners.get(job_id)
+        return owner == self.pk or (self is scenes[0] and owner not in [scene.pk for scene in scenes])
+
+    def refresh(self) -> None:
+        """Read once what many judges ask for; until `release` they are told of this moment."""
         from deployments.models import Run
 
-        scenes = self.group.scenes if self.group is not None else [self]
-        if self is scenes[0]:
-            others = [scene.pk for scene in scenes[1:]]
-            return not Run.objects.filter(pk=job_id, deployment__in=others).exists()
-        return Run.objects.filter(pk=job_id, deployment=self.pk).exists()
+        self._known = None
+        self._known = self.row()
+        pks = [scene.pk for scene in self.group.scenes] if self.group is not None else [self.pk]
+        rows = Run.objects.filter(deployment__in=pks).values_list("pk", "deployment_id")
+        self.owners = {str(pk): deployment for pk, deployment in rows}
+
+    def release(self) -> None:
+        self._known = None
 
 
 class Group:
