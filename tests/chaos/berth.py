@@ -85,6 +85,9 @@ class Berth(Stack):
         self.second_port = free_port()
         self.urls = (self.url, f"http://127.0.0.1:{self.second_port}")
         self.token = ""
+        # One for all, since making one is dear; without kept connections, since whoever is at their other end dies.
+        limits = httpx.Limits(max_connections=64, max_keepalive_connections=0)
+        self.http = httpx.Client(trust_env=False, verify=False, limits=limits)
         self._looking = threading.Lock()
         self._newest = (0.0, Seen())
         self._dead: set[tuple[int, int]] = set()
@@ -178,10 +181,9 @@ class Berth(Stack):
     def _backends_of(folder: Path) -> list[int]:
         return [pid for pid in _pids() if _link(pid, "cwd") == str(folder.resolve())]
 
-    @staticmethod
-    def up(url: str) -> bool:
+    def up(self, url: str) -> bool:
         with suppress(httpx.HTTPError):
-            return httpx.get(f"{url}/healthz", timeout=1, trust_env=False).status_code == 200
+            return self.http.get(f"{url}/healthz", timeout=1).status_code == 200
         return False
 
     def of_kind(self, kind: str, which: int | None = None) -> list[psutil.Process]:

@@ -110,7 +110,7 @@ def _ready_is_true(s: Scene, goal: Goal, seen: Seen) -> Iterator[str]:
         yield "ready, and nobody knows its port"
         return
     try:
-        if httpx.get(f"http://127.0.0.1:{port}/health", timeout=2, trust_env=False).status_code != 200:
+        if s.berth.http.get(f"http://127.0.0.1:{port}/health", timeout=2).status_code != 200:
             yield "ready, and the engine is not healthy"
     except httpx.HTTPError as exc:
         yield f"ready, and nothing answers at its port: {exc}"

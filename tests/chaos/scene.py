@@ -72,9 +72,7 @@ class Scene:
         url = self.berth.urls[self.rng.choice([0, 1]) if browser is None else browser]
         auth = {"Authorization": f"Bearer {self.berth.token}", **headers}
         try:
-            answer = httpx.request(
-                method, f"{url}/api/v1{path}", json=body, headers=auth, timeout=CLICK_S, trust_env=False
-            )
+            answer = self.berth.http.request(method, f"{url}/api/v1{path}", json=body, headers=auth, timeout=CLICK_S)
         except httpx.HTTPError as exc:
             raise Unanswered(str(exc)) from exc
         if answer.status_code >= 500:
@@ -176,7 +174,7 @@ class Scene:
         end = time.monotonic() + timeout
         while not what():
             assert time.monotonic() < end, f"never came to the moment: {why}; {self.row().state} {self.row().reason}"
-            time.sleep(0.04)
+            time.sleep(0.1)
 
     def ready(self) -> None:
         self.until(lambda: self.row().state == "ready", "ready")
