@@ -7,7 +7,6 @@ host's word for them in the database. Run: `python -m benchmarks.fleet [--agents
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import sys
@@ -19,7 +18,8 @@ from typing import Any
 
 import psutil
 
-REPORT_S, WAIT_S, JOBS = 10.0, 25, 4
+from benchmarks.fleet_agents import JOBS, REPORT_S, Seen, SimAgent
+
 LIMITS = {"change": 2.0, "web": 1.0}  # seconds at the 99th percentile; cores
 PARTS = ("panel.web", "postgres", "valkey-server", "celery", "")  # words in commands; "" is this process
 TABLES = ("fleet_host", "fleet_gpu", "fleet_job", "fleet_joblog")
@@ -33,182 +33,6 @@ def say(text: str) -> None:
 def percentile(values: list[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
-
-
-# --- a thin client ----------------------------------------------------------------------------------------------------
-class Line:
-    """One connection to the panel, kept open; as little work as possible, since the panel shares the machine."""
-
-    def __init__(self, port: int, head: str) -> None:
-        self.port, self.head = port, head
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-
-    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """(status, body). Opens the connection again where the panel closed it."""
-        request = (
-            f"{method} /agent/v1/{path} HTTP/1.1\r\n{self.head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-        )
-        for attempt in (1, 2):
-            if self._writer is None:
-                self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port)
-            try:
-                self._writer.write(request)
-                return await self._answer()
-            except (ConnectionError, asyncio.IncompleteReadError):
-                self.close()
-                if attempt == 2:
-                    raise
-        raise AssertionError
-
-    async def _answer(self) -> tuple[int, bytes]:
-        assert self._reader is not None
-        head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
-        status = int(head.split(b" ", 2)[1])
-        if b"content-length:" in head:
-            return status, await self._reader.readexactly(int(head.split(b"content-length:")[1].split(b"\r\n")[0]))
-        if status != 204:
-            self.close()  # an answer of another kind: its end is not known
-        return status, b""
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        self._reader = self._writer = None
-
-
-@dataclass
-class Seen:
-    """What came out, of all agents."""
-
-    reports: list[float] = field(default_factory=list)  # seconds each took
-    polls: int = 0
-    errors: list[str] = field(default_factory=list)
-
-
-class SimAgent:
-    """One agent with its two lines; what it is told to run, it runs at once."""
-
-    def __init__(self, number: int, port: int, token: str, seen: Seen, report_s: float = REPORT_S) -> None:
-        head = (
-            f"Host: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\nUser-Agent: berth-agent/0.1.0\r\n"
-            f"Berth-Wire: 1\r\nBerth-Instance: seat{number}.1\r\nContent-Type: application/json\r\n"
-        )
-        self.work_line, self.report_line = Line(port, head), Line(port, head)
-        self.number, self.seen, self.rev, self.report_s = number, seen, 0, report_s
-        self.jobs: dict[str, dict[str, Any]] = {}
-        self.news = asyncio.Event()
-        self.began = time.time()
-
-    async def run(self) -> None:
-        await asyncio.gather(self._work(), self._report())
-
-    async def _work(self) -> None:
-        await asyncio.sleep(random.uniform(0, self.report_s))  # they were not all started at once
-        while True:
-            try:
-                status, body = await self.work_line.call("GET", f"work?rev={self.rev}&wait={WAIT_S}")
-            except (ConnectionError, OSError, asyncio.IncompleteReadError) as exc:
-                self.seen.errors.append(f"work: {exc!r}")
-                await asyncio.sleep(1)
-                continue
-            self.seen.polls += 1
-            if status == 200:
-                self._converge(json.loads(body))
-            elif status != 204:
-                self.seen.errors.append(f"work: {status} {body[:200]!r}")
-                await asyncio.sleep(1)
-
-    def _converge(self, work: dict[str, Any]) -> None:
-        self.rev = work["rev"]
-        for order in work["jobs"]:
-            job = self.jobs.setdefault(order["id"], self._started(order))
-            if order["desired"] == "stop" and job["state"] == "running":
-                job |= {"state": "ended", "ended_at": time.time(), "exit_code": 0, "stop_asked": True, "log_size": 0}
-        self.news.set()
-
-    def _started(self, order: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "id": order["id"],
-            "kind": order["task"]["kind"],
-            "state": "running",
-            "pid": random.randrange(1000, 4_000_000),
-            "port": random.randrange(20_000, 30_000),
-            "listening": True,
-            "argv": order["task"]["argv"],
-            "started_at": time.time(),
-            "processes": 3,
-            "gpu_used_mib": 20_000,
-        }
-
-    async def _report(self) -> None:
-        await asyncio.sleep(random.uniform(0, self.report_s))
-        while True:
-            self.news.clear()
-            began = time.monotonic()
-            try:
-                status, body = await self.report_line.call("POST", "report", json.dumps(self._message()).encode())
-            except (ConnectionError, OSError, asyncio.IncompleteReadError) as exc:
-                self.seen.errors.append(f"report: {exc!r}")
-                await asyncio.sleep(1)
-                continue
-            self.seen.reports.append(time.monotonic() - began)
-            if status == 200:
-                for job_id in json.loads(body)["forget"]:
-                    self.jobs.pop(job_id, None)
-            else:
-                self.seen.errors.append(f"report: {status} {body[:200]!r}")
-            try:
-                async with asyncio.timeout(self.report_s):
-                    await self.news.wait()
-            except TimeoutError:
-                continue
-
-    def _message(self) -> dict[str, Any]:
-        for job in self.jobs.values():
-            if job["state"] == "running":
-                moved = {"rss_mib": random.randrange(3000, 3100), "last_output_at": time.time()}
-                job |= {**moved, "read_bytes": job.get("read_bytes", 0) + random.randrange(1 << 20)}
-        return {
-            "agent_version": "0.1.0",
-            "instance": f"seat{self.number}.1",
-            "sent_at": time.time(),
-            "round_trip_s": 0.01,
-            "rev": self.rev,
-            "facts": self._facts(),
-            "jobs": list(self.jobs.values()),
-        }
-
-    def _facts(self) -> dict[str, Any]:
-        gpu = {"name": "Bench 24 GB", "total_mib": 24_576, "compute_capability": "8.9"}
-        return {
-            "hostname": f"bench-{self.number}",
-            "os": "Linux",
-            "kernel": "6.1",
-            "machine": "x86_64",
-            "cpu_model": "Bench",
-            "cpu_count": 64,
-            "cpu_flags": ["avx2", "avx512f"],
-            "ram_total_mib": 512_000,
-            "ram_available_mib": 400_000 + random.randrange(400),
-            "disks": [{"path": p, "total_mib": 2_000_000, "free_mib": 900_000 + random.randrange(50)} for p in "/m"],
-            "gpus": [self._gpu(index, gpu) for index in range(2)],
-            "gpu_driver": "570.1",
-            "cuda_driver_version": "12.8",
-            "python": "3.11.9",
-            "boot_time": 1.0,
-            "boot_id": f"boot-{self.number}",
-            "agent_started": self.began,
-        }
-
-    def _gpu(self, index: int, kind: dict[str, Any]) -> dict[str, Any]:
-        moving = {
-            "used_mib": 20_000 + random.randrange(64),
-            "utilisation_pct": random.randrange(100),
-            "temperature_c": random.randrange(50, 80),
-            "power_w": random.uniform(100, 300),
-        }
-        return {**kind, **moving, "index": index, "uuid": f"GPU-{self.number}-{index}"}
 
 
 # --- what is done meanwhile, and what it costs ------------------------------------------------------------------------
@@ -335,7 +159,7 @@ async def simulate(port: int, root: int, web: psutil.Process, hosts: list[tuple[
     seen = Seen()
     agents = [SimAgent(number, port, token, seen, pace.report) for number, token in hosts]
     tasks = [asyncio.create_task(agent.run()) for agent in agents]
-    await asyncio.sleep(pace.warm)
+    await _settled(agents, pace)
     alone, count = await _rows(updates), len(seen.reports)
     await asyncio.sleep(pace.rest)
     quiet, beats = _grown(await _rows(updates), alone), len(seen.reports) - count
@@ -354,6 +178,14 @@ async def simulate(port: int, root: int, web: psutil.Process, hosts: list[tuple[
     pss = web.memory_full_info().pss / 2**20
     found = Figures(len(hosts), took, seen.reports, changes, seen.polls, cores[0], cores[1:], updated, pss, seen.errors)
     return replace(found, beats=beats, beat_updates=quiet)
+
+
+async def _settled(agents: list[SimAgent], pace: Pace) -> None:
+    """Until everybody's first reports, which are all news, are through."""
+    end = time.monotonic() + 10 * pace.warm
+    await asyncio.sleep(pace.warm)
+    while any(agent.beats < 2 or len(agent.jobs) < JOBS for agent in agents) and time.monotonic() < end:
+        await asyncio.sleep(0.2)
 
 
 async def _rows(work: Any) -> Any:
