@@ -2,6 +2,7 @@
 
 import logging
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.db import transaction
@@ -54,7 +55,9 @@ def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None
             Run.objects.filter(pk=run_id, ready_at=None).update(ready_at=now)
     log.info("deployment %s: %s → %s%s", row.name, old, to, f" ({reason['code']})" if reason else "")
     row.state, row.state_since, row.deadline_at, row.reason = to.value, now, deadline, reason or {}
-    events.announce(row.pk, state=to, name=row.name)
+    # Not before the commit of whoever called this: a page that looks at once would see the state before, and then
+    # nothing until its next turn.
+    transaction.on_commit(partial(events.announce, row.pk, state=to, name=row.name), robust=True)
     return True
 
 

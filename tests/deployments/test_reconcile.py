@@ -424,3 +424,22 @@ def test_a_host_that_is_forgotten_before_the_order_ends_the_start(row: Deploymen
     row.refresh_from_db()
     assert (row.state, row.run.reason["code"]) == (State.FAILED, "host_forgotten")
     assert row.run.ended_at is not None and not Reservation.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_pages_are_told_when_they_can_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page looks at once when it is told: before the commit it would see what was, and wait for its next turn."""
+    told: list[tuple[str, bool]] = []
+
+    def announce(pk: int, *, state: str = "", name: str = "") -> None:
+        told.append((state, connection.in_atomic_block))
+
+    monkeypatch.setattr("deployments.events.announce", announce)
+    row = builders.make_deployment(builders.make_copy(builders.make_host()), desired="running", wanted_by="maria")
+    reconcile(row.pk)
+    row.refresh_from_db()
+    say(row.run, state="ended", exit_code=1)
+    reconcile(row.pk)
+    states_told = [state for state, _inside in told if state]
+    assert states_told == ["queued", "placing", "preparing", "starting", "failed"]
+    assert not any(inside for _state, inside in told)
