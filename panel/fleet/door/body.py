@@ -125,7 +125,7 @@ def _parse(text: str) -> list[Any]:
     try:
         # What clients send is an object and nothing around it; `decode` also takes, and explains, everything else.
         with contextlib.suppress(StopIteration):
-            whole, end = _PAIRS.scan_once(text, 0)
+            whole, end = _PAIRS.scan_once(text, 0)  # type: ignore[attr-defined]
         if end != len(text):
             whole = _PAIRS.decode(text)
     except RecursionError as exc:
