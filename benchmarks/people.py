@@ -43,6 +43,16 @@ class Line:
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """(status, body). Raises OSError or EOFError."""
+        used = self.writer is not None
+        try:
+            return await self._get(path)
+        except asyncio.IncompleteReadError as exc:
+            if not used or exc.partial:
+                raise
+            self.close()  # the server let go of an idle connection just now: what every client tries once more
+            return await self._get(path)
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
         if self.writer is None or self.reader is None:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 22)
         self.writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n{self.head}\r\n".encode())
