@@ -4,18 +4,20 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
+import uuid
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from panel.fleet import logstore
+from tests.chaos.berth import fresh
 from tests.chaos.faults import Base, Factory
 from tests.chaos.faults import Host as Dies
 
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
-TRIES, FREE_S = 200, 3.0
+TRY_S, FREE_S = 8.0, 3.0
 
 
 @dataclass
@@ -24,6 +26,7 @@ class Reboot(Dies):
 
     name: str = "host reboots"
     forgets: bool = False  # the disk is one of before some of the jobs
+    gone: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.name = "host reboots, old disk" if self.forgets else "host reboots"
@@ -35,6 +38,7 @@ class Reboot(Dies):
         for folder in sorted((agent / "jobs").iterdir()):
             if self.forgets and self.rng.random() < 0.6:
                 shutil.rmtree(folder)
+                self.gone.append(folder.name)
                 continue
             for name in ("run.json", "job.json"):
                 _of_earlier_boot(folder / name)
@@ -44,6 +48,20 @@ class Reboot(Dies):
             (agent / "state.json").unlink(missing_ok=True)
             (agent / "tombstones").unlink(missing_ok=True)
         return struck
+
+    def end(self) -> None:
+        """What was not sent yet of a log went down with the disk: the engine's own copy is cut to what was."""
+        for job_id in self.gone:
+            copy = self.berth.copies / job_id
+            if not copy.exists():
+                continue
+            stored = fresh(lambda job_id=job_id: _stored(job_id))
+            assert copy.read_bytes().startswith(stored), "what is stored is not what was written"
+            copy.write_bytes(stored)
+
+
+def _stored(job_id: str) -> bytes:
+    return b"".join(part.data for part in logstore.read_all(uuid.UUID(job_id)))
 
 
 def _of_earlier_boot(path: Path) -> None:
@@ -63,53 +81,72 @@ class PidReused(Base):
 
     name: str = "pid reused"
     kills_engine: bool = True
-    stranger: subprocess.Popen[bytes] | None = None
+    stranger: int = 0
 
     def begin(self, job_id: str) -> bool:
         seen = self.berth.seen()
-        mains = seen.mains.get(job_id, [])
-        shim = seen.shims.get(job_id)
-        if len(mains) != 1 or shim is None or not LAST_PID.exists():
+        living = sorted(job for job in seen.mains if job in seen.shims)
+        if job_id not in living:  # that run has no engine just now; another one of the group has
+            job_id = self.rng.choice(living) if living else ""
+        engine = _engine(self.berth.data / "agent" / "jobs" / job_id) if job_id else 0
+        if not engine or not LAST_PID.exists():
             return False
+        shim = seen.shims[job_id]
         # The shim lives until the engine's number is free; what it wrote of the exit is lost with the machine.
-        for pid in [*[process.pid for process in self.berth.of_kind("agent")], *mains]:
+        for pid in [*[process.pid for process in self.berth.of_kind("agent")], engine]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         end = time.monotonic() + FREE_S
-        while Path(f"/proc/{mains[0]}").exists() and time.monotonic() < end:
+        while Path(f"/proc/{engine}").exists() and time.monotonic() < end:
             time.sleep(0.005)
         with suppress(ProcessLookupError):
             os.kill(shim, signal.SIGKILL)
         (self.berth.data / "agent" / "jobs" / job_id / "exit.json").unlink(missing_ok=True)
-        self.stranger = _with_pid(mains[0])
-        return self.stranger is not None
+        self.stranger = _with_pid(engine)
+        return bool(self.stranger)
 
     def end(self) -> None:
-        if self.stranger is None:
+        if not self.stranger:
             return
         self.berth.heal()
         time.sleep(2 * self.berth.times.report)
         try:
-            assert self.stranger.poll() is None, "a process of somebody else was ended"
-        finally:
-            self.stranger.kill()
-            self.stranger.wait(10)
+            ended, _status = os.waitpid(self.stranger, os.WNOHANG)
+        except ChildProcessError:
+            ended = self.stranger
+        assert not ended, "a process of somebody else was ended"
+        _end(self.stranger)
 
 
-def _with_pid(wanted: int) -> subprocess.Popen[bytes] | None:
-    """A process of nobody's with just this number; None where the kernel does not let us choose."""
-    for _ in range(TRIES):
-        try:
+def _engine(folder: Path) -> int:
+    """The number of the engine's main process, by what its shim wrote down."""
+    with suppress(FileNotFoundError, ValueError, KeyError):
+        return int(json.loads((folder / "run.json").read_text())["engine"][0])
+    return 0
+
+
+def _with_pid(wanted: int) -> int:
+    """A process of nobody's with just this number; 0 where the kernel, or a machine that forks too much, gives none."""
+    sleep, tried = shutil.which("sleep") or "sleep", []
+    end = time.monotonic() + TRY_S
+    try:
+        while time.monotonic() < end:
             LAST_PID.write_text(str(wanted - 1))
-        except OSError:
-            return None
-        process = subprocess.Popen(["sleep", "600"], start_new_session=True, env={"PATH": os.environ["PATH"]})
-        if process.pid == wanted:
-            return process
-        process.kill()
-        process.wait(10)
-        time.sleep(0.01)
-    return None
+            pid = os.posix_spawn(sleep, ["sleep", "600"], {})
+            if pid == wanted:
+                return pid
+            tried.append(pid)
+    except OSError:
+        return 0
+    finally:
+        for pid in tried:
+            _end(pid)
+    return 0
+
+
+def _end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 FAULTS: list[Factory] = [
