@@ -46,6 +46,16 @@ def seconds(call: Callable[[], Any], rounds: int = ROUNDS) -> float:
     return median(times)
 
 
+def fastest(call: Callable[[], Any]) -> float:
+    """The shortest of some runs: what a small difference of two times is made of."""
+    times = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
 def main() -> bool:
     """Print the figures; False when a limit is broken."""
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as name:
@@ -87,7 +97,7 @@ def words(place: Path) -> bool:
     """What each further word costs: twice as many words and merges beside as many."""
     small, large = (sparse(place / f"{n}.gguf", twin_layout(n * WORDS, n * MERGES)) for n in (1, 4))
     each = (
-        1e6 * (seconds(lambda: read_gguf(str(large))) - seconds(lambda: read_gguf(str(small)))) / 3 / (WORDS + MERGES)
+        1e6 * (fastest(lambda: read_gguf(str(large))) - fastest(lambda: read_gguf(str(small)))) / 3 / (WORDS + MERGES)
     )
     say(f"Each further word: {each:.3f} µs (at most {WORD_US:g})")
     return kept(each <= WORD_US)
@@ -107,9 +117,11 @@ def scans(place: Path) -> bool:
     fill(root)
     time.sleep(known.SETTLE_NS / 1e9)  # so that what was just written is remembered
     cold = seconds(lambda: list(scan_roots([root], known=memory)), rounds=1)
-    warm = seconds(lambda: list(scan_roots([root], known=memory)), rounds=5)
+    before, rounds = time.process_time(), 5
+    warm = seconds(lambda: list(scan_roots([root], known=memory)), rounds)
+    own = (time.process_time() - before) / rounds
     text = f"Scan of {FILES:,} model files: first {cold:.1f} s, again {warm:.2f} s (at most {WARM_S:g})"
-    say(f"{text}; what it remembers takes {memory.stat().st_size / 2**20:.0f} MiB")
+    say(f"{text}, {own:.2f} s of processor; what it remembers takes {memory.stat().st_size / 2**20:.0f} MiB")
     return kept(warm <= WARM_S)
 
 

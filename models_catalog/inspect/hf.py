@@ -114,20 +114,18 @@ class _Inspection:
         problems += selected.problems
         weights = self.weights(selected)
         complete = bool(weights and weights.tensors and not selected.missing)
-        countable = weights is not None and complete and not selected.sharded_for
+        count = None
+        if weights and complete and not selected.sharded_for:
+            count = weights.parameters(quantisation.bits if quantisation else None)
         dtype = hf_config.dtype(config) or _main_format(weights)
         scheme, plain_parts = packing(config, extra)
-        dimensions = hf_config.dimensions(config)
-        if mistral_form:
-            dimensions["context_source"] = dimensions["context_source"].replace(CONFIG, mistral.PARAMS)
+        dimensions = hf_config.dimensions(config, mistral.PARAMS if mistral_form else CONFIG)
         own = _own_files(listing, selected.files)
         facts = ModelFacts(
             format="hf",
             label=quantisation.label if quantisation else dtype,
             architectures=hf_config.architectures(config),
-            parameters=weights.parameters(quantisation.bits if quantisation else None)
-            if weights and countable
-            else None,
+            parameters=count,
             weight_bytes=sum(file.size for file in selected.files) or None,
             dtype=dtype,
             dtype_bytes=weights.bytes_by_format if weights else {},

@@ -32,13 +32,13 @@ def architectures(config: dict[str, Any]) -> list[str]:
     return texts(config.get("architectures"))
 
 
-def dimensions(config: dict[str, Any]) -> dict[str, Any]:
-    """layers, heads, head_dim and the like, under the names of ModelFacts."""
+def dimensions(config: dict[str, Any], file: str = "config.json") -> dict[str, Any]:
+    """layers, heads, head_dim and the like, under the names of ModelFacts; `file` is where they stand."""
     part = language_part(config)
     heads, _ = first_whole(part, "num_attention_heads", "n_head", "n_heads", "num_heads")
     width, _ = first_whole(part, "hidden_size", "n_embd", "d_model", "dim")
     layers, _ = first_whole(part, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    context, source = context_length(config)
+    context, source = context_length(config, file)
     experts, _ = first_whole(part, "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     used, _ = first_whole(part, "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
     vocab, _ = first_whole(part, "vocab_size", "padded_vocab_size", "n_vocab")
@@ -110,14 +110,14 @@ def rope(part: dict[str, Any]) -> Rope | None:
     return found if found != Rope() else None
 
 
-def context_length(config: dict[str, Any]) -> tuple[int | None, str]:
+def context_length(config: dict[str, Any], file: str = "config.json") -> tuple[int | None, str]:
     """(tokens, where it says so). Scaling that the value does not contain yet is applied, as vLLM does."""
     part = language_part(config)
     found = [(n, key) for key in CONTEXT_KEYS if (n := whole(part.get(key)))]
     if not found:
         return None, ""
     number, key = min(found)
-    source = f"config.json: {key}"
+    source = f"{file}: {key}"
     scaling = obj(part.get("rope_scaling")) or obj(part.get("rope_parameters"))
     kind = clean(scaling.get("rope_type") or scaling.get("type") or "default", 40)
     factor = scaling.get("factor")

@@ -140,4 +140,7 @@ def test_the_child_process_writes_its_result(tmp_path: Path, monkeypatch: pytest
     request.write_text('{"kind": "scan", "roots": []}')
     assert task.main(["scan", str(tmp_path), str(request)]) == 0
     result = json.loads((tmp_path / "result.json").read_text())
-    assert len(result["items"]) == 3 and result["refusal"] is None
+    # Too many models: the folder says so, and then nothing counts as gone.
+    assert [item["format"] for item in result["items"]] == ["gguf", "gguf", "gguf", "folder"]
+    assert [problem["code"] for problem in result["items"][-1]["problems"]] == ["too_many_entries"]
+    assert result["refusal"] is None

@@ -20,7 +20,7 @@ from panel.fleet.wire import InstallTask, JobResult, Refusal, RemoveTask, Runtim
 
 log = logging.getLogger("task")
 
-MAX_ITEMS = 5000
+MAX_ITEMS = 20_000
 MAX_RESULT = 12 << 20  # bytes; the panel takes 16 MiB
 
 
@@ -28,13 +28,20 @@ def scan(settings: config.Config, task: ScanTask) -> JobResult:
     """Models below this host's own folders and the wanted ones; one item of format "folder" per folder, refused too."""
     from models_catalog.inspect.scan import scan_roots
 
-    known = settings.folder / "models.sqlite3"
-
+    known = settings.folder / "models.sqlite3"  # what did not change since is not opened again
     wanted, refusals = files.split_roots(task.roots, settings.model_roots)
     # Own folders that do not exist (any more) are scanned too: their item tells the panel that their models are gone.
     roots = list(dict.fromkeys([*settings.model_roots, *wanted]))
     items = [_refused_folder(refusal) for refusal in refusals]
-    items += _bounded(dict(item) for item in scan_roots(roots, known=known))
+    found: list[dict[str, Any]] = []
+    folders: list[dict[str, Any]] = []
+    for item in scan_roots(roots, known=known):
+        (folders if item["format"] == "folder" else found).append(item)
+    kept = _bounded(found)
+    if len(kept) < len(found):  # what is left out is not gone
+        left_out = {"code": "too_many_entries", "params": {}}
+        folders = [{**item, "problems": [left_out, *item["problems"]]} for item in folders]
+    items += kept + folders
     log.info("models found: %d", sum(item["format"] != "folder" for item in items))
     return JobResult(items=items)
 
