@@ -132,6 +132,7 @@ def access(deployment: Any, session: str) -> tuple[str, str]:
 def main(panel: Panel, deployment: Any, session: str, out: Any) -> bool:
     """Fill the database and measure; `deployment` is ready, `session` is that of its admin."""
     from benchmarks.fill import fill
+    from deployments.models import Deployment
 
     began = time.monotonic()
     rows = fill(deployment)
@@ -141,6 +142,8 @@ def main(panel: Panel, deployment: Any, session: str, out: Any) -> bool:
     time.sleep(3)  # autovacuum and the loop settle
     good = asyncio.run(lists(panel.port, token, cookie, deployment.pk, out))
     good &= asyncio.run(crowd(panel.port, token, cookie, deployment.pk, out))
+    # These never ran: `down`, which comes next, must not wait for a thousand ends that nobody will report.
+    Deployment.objects.exclude(pk=deployment.pk).update(desired="stopped", state="stopped", run=None)
     with starlette() as port:
         rate, _seen = asyncio.run(at_once(port, "", ["/json"], CLIENTS, RATE_S))
     out(f"  A bare Starlette: {rate:.0f} requests/s")
