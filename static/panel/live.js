@@ -4,7 +4,7 @@
 //                                               (at most twice a second), so parts say hx-trigger="live from:body".
 //   <div class="log" data-log="/address/of/the/log" data-offset="0" data-job="…">   see templates/ui/log_panel.html
 'use strict';
-const REST_S = 5, SILENT_S = 40, MAX_LINES = 3000, LEAP = 1 << 20, PART = 1 << 18, MAX_CHARS = 4000, MAX_REST = 1 << 16, SLICE_MS = 6, SLICE = 160, PART_LINES = 20, DRAW_MS = 100;
+const REST_S = 5, SILENT_S = 40, MAX_LINES = 3000, LEAP = 1 << 20, PART = 1 << 18, MAX_CHARS = 4000, MAX_REST = 1 << 16, SLICE_MS = 6, SLICE = { least: 20, first: 160, most: 400, long: 16, short: 6 }, PART_LINES = 20, DRAW_MS = 100;
 
 // --- old numbers: say so --------------------------------------------------------------------------------------------
 const fresh = { at: Date.now(), broken: false };
@@ -67,7 +67,7 @@ const cell = (tag, cls, text) => { const el = document.createElement(tag); if (c
 
 class Log {
   constructor(box) {
-    Object.assign(this, { box, url: box.dataset.log, job: box.dataset.job, next: +box.dataset.offset || 0, number: 1, rest: '', gone: 0, leapt: 0, busy: false, again: false, queue: [], lines: 0, drawing: 0, seen: { warning: 0, error: 0 } });
+    Object.assign(this, { box, url: box.dataset.log, job: box.dataset.job, next: +box.dataset.offset || 0, number: 1, rest: '', gone: 0, leapt: 0, busy: false, again: false, queue: [], lines: 0, drawing: 0, slice: SLICE.first, seen: { warning: 0, error: 0 } });
     this.tools = $(`[data-filter="#${box.id}"]`); this.follow = $(`[data-follow="#${box.id}"]`); this.note = $(box.dataset.note);
     if (this.next > 0) { this.number = 0; this.leapt = this.next; this.tell() }  // started in the middle: lines have no numbers
     box.addEventListener('scroll', () => { if (this.follow && !this.own) this.follow.checked = box.scrollHeight - box.scrollTop - box.clientHeight < 24; this.own = false });
@@ -129,9 +129,9 @@ class Log {
   }
   draw() {                                                       // a slice of the queue at a time: the page stays awake in a flood
     this.drawing = 0;
-    const until = performance.now() + SLICE_MS, [q, kind] = this.tools ? asked(this.tools) : ['', 'all'];
+    const began = performance.now(), until = began + SLICE_MS, [q, kind] = this.tools ? asked(this.tools) : ['', 'all'];
     let n = 0;
-    for (; n < this.queue.length && n < SLICE && (n % 16 || performance.now() < until); n++) {
+    for (; n < this.queue.length && n < this.slice && (n % 16 || performance.now() < until); n++) {
       const raw = this.queue[n], isLine = typeof raw === 'string', el = isLine ? this.line(raw, this.number) : this.gap(raw);
       el.hidden = !shown(el, q, kind); this.put(el);
       if (this.number && isLine) this.number++;
@@ -143,6 +143,8 @@ class Log {
       const el = this.pending = this.line(this.rest, this.number); el.classList.add('pending'); el.removeAttribute('id'); el.hidden = !shown(el, q, kind); this.box.append(el);
     }
     this.tell(); this.count(); this.bottom();
+    const took = performance.now() - began;                        // with the layout: a slow machine draws smaller slices
+    this.slice = Math.max(SLICE.least, Math.min(SLICE.most, Math.round(this.slice * (took > SLICE.long ? 0.5 : took < SLICE.short ? 1.5 : 1))));
     if (this.queue.length) this.drawing = setTimeout(() => requestAnimationFrame(() => this.draw()), DRAW_MS);
   }
   put(el) {                                                      // parts of some lines: what is out of sight costs no layout
