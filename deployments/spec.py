@@ -57,7 +57,6 @@ class DeploymentSpec(BaseModel):
             raise ValueError("too_long_or_nul")
         return value
 
-
     @model_validator(mode="after")
     def _not_a_book(self) -> DeploymentSpec:
         if len(repr((self.options, self.extra_args, self.env, self.gpu_uuids))) > MOST:

@@ -57,7 +57,9 @@ class Host:
     def engine(self, code: str, name: str = "engine.py") -> str:
         """An executable that runs this Python code; it is registered by the host's own settings."""
         path = self.folder / name
-        path.write_text(f"#!{sys.executable} -IS\nimport os, signal, sys, time\nassert sys.argv.pop(1) == 'serve'\n{code}\n")
+        path.write_text(
+            f"#!{sys.executable} -IS\nimport os, signal, sys, time\nassert sys.argv.pop(1) == 'serve'\n{code}\n"
+        )
         path.chmod(0o755)
         self.runtimes.append(path)
         return str(path)

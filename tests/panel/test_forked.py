@@ -60,7 +60,11 @@ def test_it_has_its_own_session_log_name_and_exit_code(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("body", "code", "said"),
-    [("raise SystemExit(3)", "3", ""), ("raise SystemExit", "0", ""), ("raise ValueError('so')", "1", "ValueError: so")],
+    [
+        ("raise SystemExit(3)", "3", ""),
+        ("raise SystemExit", "0", ""),
+        ("raise ValueError('so')", "1", "ValueError: so"),
+    ],
 )
 def test_how_it_ends_is_told(tmp_path: Path, body: str, code: str, said: str) -> None:
     out = run(
