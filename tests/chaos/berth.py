@@ -22,6 +22,7 @@ import redis
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connections
 
+from panel.core.locks import Lock
 from panel.embedded import Embedded
 from tests.chaos.cable import Cable
 from tests.chaos.clocks import PanelClock
@@ -160,6 +161,22 @@ class Berth(Stack):
             until(lambda url=url: self.up(url), timeout=BACK_S / 3, why="web answers")
         since = self.heard()
         until(lambda: self.heard() != since, timeout=BACK_S / 3, why="the agent calls")
+        until(self.ticking, timeout=BACK_S / 3, why="a worker's ticker leads")
+
+    @staticmethod
+    def ticking() -> bool:
+        """Whether a worker is up: its ticker holds the lock of the leader."""
+
+        def look() -> bool:
+            with connections["default"].cursor() as cursor:
+                cursor.execute(
+                    "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND granted"
+                    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))",
+                    [int(Lock.TICKER)],
+                )
+                return bool(cursor.fetchone()[0])
+
+        return fresh(look)
 
     def heard(self) -> tuple[Any, Any]:
         """When the agent called last, by the host's row and by the broker's memory."""

@@ -59,13 +59,13 @@ class Result:
 
 
 def code_state() -> str:
-    """The commit that is tested; "+" when files differ from it."""
+    """The newest commit of what is tested; "+" when files differ from it."""
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout.strip()
+        argv = ["git", *words, "--", "panel", "deployments", "models_catalog"]
+        return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
 
-    changed = git("status", "--short", "--untracked-files=no", "--", "panel", "deployments", "models_catalog")
-    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+    return git("log", "-1", "--format=%h") + ("+" if git("status", "--short", "--untracked-files=no") else "")
 
 
 def chosen(seed: int, factories: list[Factory]) -> tuple[str, Factory]:
@@ -121,12 +121,14 @@ def _play(berth: Berth, group: Group, results: list[Result]) -> None:
             return
         goal = goals[result.seed]
         scene.finish()
-        found = _settled(lambda: invariants.broken(scene, goal), LIMIT_S * PATIENCE)
+        waited: list[str] = []
+        found = _settled(lambda: invariants.broken(scene, goal), LIMIT_S * PATIENCE, waited)
         result.settled_s = time.monotonic() - ended if not found else -1.0
         result.violations += found
         result.end = scene.row().state
         if result.late or found:
             result.story = _story(scene, time.time() - (time.monotonic() - ended))
+            result.story += [f"at last it waited for: {text}" for text in waited]
 
     _each(group, results, judge)
     _each(group, results, _clear)
@@ -185,10 +187,12 @@ def _story(scene: Scene, ended: float) -> list[str]:
     return [f"{move.at.timestamp() - ended:+7.2f} {move.old} → {move.new} {move.reason or ''}" for move in moves]
 
 
-def _settled(check: Callable[[], list[str]], limit: float) -> list[str]:
-    """What is still not true after `limit` seconds."""
+def _settled(check: Callable[[], list[str]], limit: float, waited: list[str] | None = None) -> list[str]:
+    """What is still not true after `limit` seconds. `waited` gets what was the last to become true."""
     began = time.monotonic()
     while found := check():
+        if waited is not None:
+            waited[:] = found
         if time.monotonic() - began > limit:
             break
         time.sleep(0.25)
