@@ -47,14 +47,12 @@ def reconcile(pk: int) -> None:
     with claims.hold(Deployment, pk) as claim:
         if claim is None:
             return
-        row, first = None, True
+        row = None
         for _ in range(MAX_STEPS):
             row = row or load(pk)
             if row is None or row.claim_token != claim.token:  # gone, or another worker's by now
                 return
-            if first:
-                first = False
-                _count_what_was_seen(claim, row)
+            _count_what_was_seen(claim, row)  # before each step: a clock can jump, or this worker sleep, in any of them
             step = decide(situation(row))
             if isinstance(step, Wait):
                 if _rest(claim, row, step):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from deployments import probe, ticker
+from deployments import acts, probe, ticker
 from deployments.models import Deployment, Run
 from deployments.reconcile import reconcile, sweep
 from panel.core import claims
@@ -73,6 +73,24 @@ def test_a_start_keeps_what_is_left_of_its_time(row: Deployment, put: Move, by: 
         assert fresh(row).state == "starting"
         assert abs(left_s(fresh(row)) - before) < 30
     assert fresh(row).state_since <= timezone.now()
+
+
+@pytest.mark.parametrize("by", [HOUR, -HOUR])
+@pytest.mark.parametrize("step", ["place", "order"])
+def test_a_clock_that_jumps_between_two_steps_fails_nothing(
+    row: Deployment, put: Move, monkeypatch: pytest.MonkeyPatch, step: str, by: timedelta
+) -> None:
+    real = getattr(acts, step)
+
+    def then_jump(*args: Any) -> Any:
+        done = real(*args)
+        put(by)
+        return done
+
+    monkeypatch.setattr(acts, step, then_jump)
+    reconcile(row.pk)
+    assert fresh(row).state == "starting"
+    assert 3000 < left_s(fresh(row)) < 3700
 
 
 def test_a_panel_that_was_away_for_longer_than_a_start_may_take_asks_before_it_judges(
