@@ -27,7 +27,9 @@ def broken(scene: Scene, goal: Goal) -> list[str]:
         if early := list(_state(scene, goal, Seen())):  # the cheap question first: most looks end with it
             return early
         seen = scene.berth.seen(since=now)
-        return [text for check in CHECKS for text in check(scene, goal, seen)]
+        found = [text for check in CHECKS for text in check(scene, goal, seen)]
+        # The engine writes a line for each question: asked before, the log would never be whole.
+        return found or list(_ready_is_true(scene, goal, seen))
 
     try:
         return fresh(look)
@@ -217,7 +219,7 @@ def _nothing_waits(s: Scene, goal: Goal, seen: Seen) -> Iterator[str]:
 
 
 CHECKS: tuple[Callable[[Scene, Goal, Seen], Iterator[str]], ...] = (
-    _state, _processes, _ready_is_true, _runs, _record, _memory_reserved, _log, _nothing_waits,
+    _state, _processes, _runs, _record, _memory_reserved, _log, _nothing_waits,
 )  # fmt: skip
 
 
