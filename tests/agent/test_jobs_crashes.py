@@ -200,8 +200,7 @@ def test_a_full_disk_keeps_nothing_from_being_stopped(
             patch.setattr(table.journal, name, full)
         table.rev += 1
         table.orders[job_id] = Order(job_id, "stop", 5.0, "engine", task=table.orders[job_id].task)
-        with pytest.raises(OSError, match="No space"):
-            table.jobs.converge(table.rev, list(table.orders.values()))
+        assert table.jobs.converge(table.rev, list(table.orders.values()))
         assert table.until(job_id, "ended").signal == signal.SIGTERM
     table.converge()
     table.jobs.tick()

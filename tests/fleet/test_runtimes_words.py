@@ -17,7 +17,7 @@ PROBLEMS = {
     "install_pip": "install.", "verify": "install.",
 }  # fmt: skip
 REFUSALS = ("guard", "remove", "install_job", "discover", "jobs")
-OTHERS = {"executable_missing", "no_port"}  # of other jobs, or made by an expression
+OTHERS = {"executable_missing", "no_port", "host_restarted"}  # of other jobs, or made by an expression
 
 
 def codes(module: str, *calls: str) -> set[str]:

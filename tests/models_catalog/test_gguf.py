@@ -2,7 +2,6 @@
 
 import io
 import struct
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -91,19 +90,16 @@ def test_endless_texts_stop_at_the_read_bound(monkeypatch: pytest.MonkeyPatch) -
     assert code_of(data) == "header_too_large"
 
 
-def test_a_large_vocabulary_is_walked_fast_and_in_little_memory() -> None:
+def test_a_large_vocabulary_is_walked_in_little_memory() -> None:
     words = [f"word{n}" for n in range(150_000)]
     data = gguf_bytes({**GGUF_KEYS, "tokenizer.ggml.tokens": words})
     file = io.BytesIO(data)
     tracemalloc.start()
-    began = time.perf_counter()
     header = parse_gguf(file, len(data))
-    took = time.perf_counter() - began
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert header.lists["tokenizer.ggml.tokens"] == 150_000
     assert peak < 4 << 20
-    assert took < 2  # about 0.03 s without tracing; the bound only catches a change of order
 
 
 def test_pipes_and_folders_are_refused_at_once(tmp_path: Path) -> None:
