@@ -20,6 +20,7 @@ OUTPUT = ROOT / "test-output"
 REQUIRE_ALL = os.environ.get("BERTH_TEST_ALL") == "1"
 PG15 = Path("/usr/lib/postgresql/15/bin")
 OLDEST = "python3.10"  # that an agent runs on; the panel needs a newer one
+TWO = ("-n", "2")  # quick tests mostly wait; whole process trees want the machine for themselves
 TESTS_FAILED, NOTHING_SELECTED = 1, 5  # pytest's exit codes
 
 
@@ -30,7 +31,7 @@ class Part:
     name: str
     marks: str
     env: dict[str, str]
-    paths: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()  # options and paths of pytest
     code: int = 0
     closing: str = "not run"
     left_out: str = ""
@@ -40,11 +41,11 @@ class Part:
         """Run the part; what failed is run once more by itself, and what then passes is named as unsteady."""
         say(f"\n### {self.name}")
         cache = ["-o", f"cache_dir={OUTPUT / 'cache' / self.slug}"]
-        lines = self._pytest(["--cache-clear", *cache, *self.paths, *arguments], self.slug)
+        lines = self._pytest(["--cache-clear", *cache, *self.more, *arguments], self.slug)
         if self.code == TESTS_FAILED:
             say(f"\n### {self.name}: what failed, once more")
             first = self.closing
-            again = self._pytest(["--lf", "--lfnf=none", *cache, *self.paths, *arguments], f"{self.slug}-again")
+            again = self._pytest(["--lf", "--lfnf=none", *cache, *self.more, *arguments], f"{self.slug}-again")
             if not self.code:
                 self.unsteady = [line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
                 self.closing = f"{first}; once more: {self.closing}"
@@ -113,16 +114,18 @@ def oldest_python() -> str:
 
 def parts() -> list[Part]:
     alone = "not integration and not browser and not engine"
+    served = "integration and not browser and not engine"
     found = [
-        Part("quick tests", f"not slow and {alone}", {}, ("-n", "2")),
+        Part("quick tests", f"not slow and {alone}", {}, TWO),
+        Part("quick tests with servers", f"not slow and {served}", {}, TWO),
         Part("process trees without servers", f"slow and {alone}", {}),
-        Part("tests with servers", "integration and not browser and not engine", {}),
+        Part("process trees with servers", f"slow and {served}", {}),
         Part("tests in a browser", "browser and not engine", {}),
         Part("tests with a real engine", "engine", {}),
     ]
     if (PG15 / "initdb").exists() and not os.environ.get("DATABASE_URL"):
-        marks = "integration and not slow and not browser and not engine"
-        found.insert(-1, Part("tests on PostgreSQL 15", marks, {"BERTH_TEST_PG_BIN": str(PG15)}))
+        on_15 = {"BERTH_TEST_PG_BIN": str(PG15)}
+        found.insert(-1, Part("tests on PostgreSQL 15", f"not slow and {served}", on_15, TWO))
     if python := oldest_python():
         only = ("tests/e2e/test_main_job.py",)
         found.insert(-1, Part(f"main job, agent on {OLDEST}", "integration", {"BERTH_TEST_AGENT_PYTHON": python}, only))
