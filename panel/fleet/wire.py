@@ -23,38 +23,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field
+
+from panel.fleet.wire_base import MAX_LIST as MAX_LIST
+from panel.fleet.wire_base import MAX_PARAMS as MAX_PARAMS
+from panel.fleet.wire_base import Cut, Params, Text, Texts
+from panel.fleet.wire_base import Message as Message
+from panel.fleet.wire_models import DeleteTask as DeleteTask
+from panel.fleet.wire_models import DownloadFile as DownloadFile
+from panel.fleet.wire_models import DownloadTask as DownloadTask
 
 WIRE_VERSION = 1
 WIRE_HEADER = "Berth-Wire"
 INSTANCE_HEADER = "Berth-Instance"  # "<seat>.<start>", see agent/seat.py
 MAX_LOG_CHUNK = 1 << 20  # bytes of one log upload
 MAX_REPORT_JOBS = 500
-# A report is bounded in each of its parts, far beyond what a machine has: it is stored, read back and shown.
 MAX_GPUS = 256
-MAX_LIST = 2000  # disks, folders, flags of a CPU, words of a command, processes that did not end
 MAX_ITEMS = 20_000  # of a result
-MAX_PARAMS = 64 << 10  # characters of a refusal's parameters
 PORT_PLACE = "{port}"  # the argv element that the agent replaces by the port it picked
-
-
-def _bounded(params: dict[str, Any]) -> dict[str, Any]:
-    if len(params) > 100 or len(repr(params)) > MAX_PARAMS:
-        raise ValueError("too_large")
-    return params
-
-
-Text = Annotated[str, Field(max_length=4000)]
-Texts = Annotated[list[Text], Field(max_length=MAX_LIST)]
-Params = Annotated[dict[str, Any], AfterValidator(_bounded)]
-# What a machine can truly have very many of is cut; anything else that is too long is a lie, and refused.
-Cut = BeforeValidator(lambda value: value[:MAX_LIST] if isinstance(value, list) else value)
-
-
-class Message(BaseModel):
-    """Base of all messages: unknown fields are ignored, so that an older side can talk to a newer one."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 # --- work: panel → agent -------------------------------------------------------------------------------------------
@@ -132,7 +118,7 @@ class RemoveTask(Message):
     executable: str
 
 
-AnyTask = EngineTask | ScanTask | RuntimesTask | InstallTask | RemoveTask
+AnyTask = EngineTask | ScanTask | RuntimesTask | InstallTask | RemoveTask | DownloadTask | DeleteTask
 Task = Annotated[AnyTask, Field(discriminator="kind")]
 
 
@@ -224,6 +210,8 @@ class HostFacts(Message):
     model_roots: Texts = []  # the folders that the agent's own settings allow
     engine_folder: Text = ""  # the managed folder: installs go there; its disk is one of `disks`
     allow_install: bool = True  # False: the host's owner forbids installs and removals
+    allow_download: bool = True  # False: the host's owner forbids downloads
+    allow_delete: bool = True  # False: the host's owner forbids that models are deleted
 
 
 class Refusal(Message):
@@ -237,10 +225,14 @@ JobState = Literal["starting", "running", "stopping", "ended", "refused"]
 
 
 class Progress(Message):
-    """How far an install is. `done` of `total` packages (0: not counted); `note` is a package or version, no sentence.
+    """How far an install or a download is. `done` of `total` packages, or bytes; 0: not counted.
 
     `passed` are the phases before this one, since a quick one may be over before it is told.
-    Phases, in order: checking, downloading, installing, extras, verifying, trying.
+    `note` is no sentence.
+    Phases of an install, in order: checking, downloading, installing, extras, verifying, trying; `note` is a package.
+    Of a download: waiting (another one writes there), checking, downloading, verifying, placing; `note` is a file,
+    `rate` the bytes per second of the last seconds, `silent_s` for how long no byte has come, `trouble` the code of
+    what it tries again because of.
     """
 
     phase: Text
@@ -248,6 +240,9 @@ class Progress(Message):
     total: int = 0
     note: Text = ""
     passed: list[Text] = Field(default=[], max_length=20)
+    rate: float = 0.0
+    silent_s: float = 0.0
+    trouble: Text = ""
 
 
 class JobStatus(Message):
@@ -275,7 +270,7 @@ class JobStatus(Message):
     log_size: int = 0  # bytes written so far (holes count)
     log_hole: tuple[int, int] | None = None  # [from, to) that the disk bound removed
     last_output_at: float | None = None
-    progress: Progress | None = None  # of an install
+    progress: Progress | None = None  # of an install or a download
 
 
 class DoorFacts(Message):

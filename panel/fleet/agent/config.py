@@ -54,6 +54,10 @@ class Config:
     report_s: float = 10.0
     allow_install: bool = True  # False: the panel may neither install nor remove engines here
     install_sources: list[str] | None = None  # addresses and folders that an install may name; None: any
+    allow_download: bool = True  # False: the panel may fetch no models to this host
+    download_endpoints: list[str] | None = None  # addresses of hubs (and proxies) that a download may name; None: any
+    allow_delete: bool = True  # False: the panel may delete no models here
+    delete_from_programs: bool = False  # True: also out of Ollama's and LM Studio's folders
 
     @property
     def managed_folder(self) -> Path:
@@ -160,6 +164,10 @@ FIELDS: dict[str, Any] = {
     "report_s": lambda value: isinstance(value, int | float) and value > 0,
     "allow_install": lambda value: isinstance(value, bool),
     "install_sources": lambda value: value is None or _is_list(value),
+    "allow_download": lambda value: isinstance(value, bool),
+    "download_endpoints": lambda value: value is None or _is_list(value),
+    "allow_delete": lambda value: isinstance(value, bool),
+    "delete_from_programs": lambda value: isinstance(value, bool),
 }
 
 

@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 
 LEFTOVER_GRACE_S = 10.0  # for processes that outlive their main process unasked
 EXIT_WAIT_S = 5.0  # for the shim to write down an exit that we see
-PROGRESS_S = 1.0  # between two looks at how far an install is
+PROGRESS_S = 1.0  # between two looks at how far an install or a download is
+WITH_PROGRESS = ("install", "download")
 NEVER = float("inf")
 MIB = 1 << 20
 
@@ -321,7 +322,7 @@ class Job:
         if self.keeper is not None or not watched:
             return 0.5
         due = NEVER if self.record.deadline_at is None else max(0.1, self.record.deadline_at - time.time())
-        return min(due, PROGRESS_S) if self.record.kind == "install" else due
+        return min(due, PROGRESS_S) if self.record.kind in WITH_PROGRESS else due
 
     # --- what to say ------------------------------------------------------------------------------------------------
 
@@ -367,8 +368,8 @@ class Job:
         )
 
     def progress(self) -> Progress | None:
-        """How far an install is, as its process wrote it last."""
-        if self.record.kind == "install" and not self.reported_all:
+        """How far an install or a download is, as its process wrote it last."""
+        if self.record.kind in WITH_PROGRESS and not self.reported_all:
             self.reported_all = self.record.over  # it does not change any more
             raw = read_json(self.folder / "progress.json")
             with contextlib.suppress(ValidationError):

@@ -133,7 +133,7 @@ class Jobs:
         record = Record(order.id, order.kind, accepted_at=now, grace_s=order.grace_s, trace=order.trace)
         record.deadline_at = now + limit if limit else None
         try:
-            self.spawner.check(order.task, [argv for job in self.living() for argv in job.record.argv[:1]])
+            self.spawner.check(order.task, [job.record.argv for job in self.living()])
             command = self.spawner.prepare(record, order.task, self._ports())
             self.journal.save(record)
             child = self.spawner.launch(record, command)

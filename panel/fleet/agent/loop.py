@@ -293,13 +293,15 @@ class Agent:
 
     def _facts(self, gpus: Reading) -> HostFacts:
         config = self.config
-        return facts.collect(
+        found = facts.collect(
             config.current_roots(),
             config.folder,
             gpus,
             engines=config.managed_folder,
             allow_install=config.allow_install,
         )
+        more = {"allow_download": config.allow_download, "allow_delete": config.allow_delete}
+        return found.model_copy(update=more)
 
     def results(self, client: Client) -> None:
         sent = False

@@ -10,22 +10,29 @@ import random
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from panel.fleet.agent import guard, remove
+from panel.fleet.agent import delete, download_order, guard, remove
 from panel.fleet.agent.facts import cpu
 from panel.fleet.agent.files import Registry
 from panel.fleet.agent.install_pip import HOST_SETTINGS
 from panel.fleet.agent.journal import Journal, Record
 from panel.fleet.agent.procs import Ident, boot_id
-from panel.fleet.wire import PORT_PLACE, AnyTask, EngineTask, InstallTask, RemoveTask
+from panel.fleet.wire import PORT_PLACE, AnyTask, DeleteTask, DownloadTask, EngineTask, InstallTask, RemoveTask
 
 SHIM = Path(__file__).with_name("shim.py")
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 MIB = 1 << 20
-TASK_LIMIT_S = {"scan": 900.0, "runtimes": 900.0, "install": 6 * 3600.0, "remove": 900.0}
+TASK_LIMIT_S = {
+    "scan": 900.0,
+    "runtimes": 900.0,
+    "install": 6 * 3600.0,
+    "remove": 900.0,
+    "download": 14 * 86400.0,  # it ends by itself when nothing comes any more
+    "delete": 3600.0,
+}
 FIRST_PORT, PORTS = 20_000, 12_000
 
 
@@ -92,12 +99,22 @@ class Spawner:
         self.journal, self.registry, self.config = journal, registry, registry.config
         self.env = os.environ if env is None else env
 
-    def check(self, task: AnyTask, used: Iterable[str] = ()) -> None:
-        """Raises guard.Refused when this host must not do it. `used` are the programs of the living jobs."""
+    def check(self, task: AnyTask, used: Iterable[Sequence[str]] = ()) -> None:
+        """Raises guard.Refused when this host must not do it. `used` are the commands of the living jobs."""
         if isinstance(task, InstallTask):
             guard.check_install(task, self.config.allow_install, self.config.install_sources)
         elif isinstance(task, RemoveTask):
-            remove.check(self.config.managed_folder, task.executable, used, allowed=self.config.allow_install)
+            programs = [argv[0] for argv in used if argv]
+            remove.check(self.config.managed_folder, task.executable, programs, allowed=self.config.allow_install)
+        elif isinstance(task, DownloadTask):
+            download_order.check(
+                task,
+                allowed=self.config.allow_download,
+                endpoints=self.config.download_endpoints,
+                roots=self.config.current_roots(),
+            )
+        elif isinstance(task, DeleteTask):
+            delete.check(task, delete.limits_of(self.config), used)
         if not isinstance(task, EngineTask):
             return
         allowed = frozenset([task.argv[0]]) if self.registry.allows(task.argv[0]) else frozenset()
@@ -129,6 +146,8 @@ class Spawner:
         env = self._task_env(record.id)
         if isinstance(task, InstallTask):  # pip's settings of this host, and the order's secrets, on no disk
             env |= {name: self.env[name] for name in HOST_SETTINGS if self.env.get(name)} | task.secret_env
+        elif isinstance(task, DownloadTask):
+            env |= task.secret_env
         return Command(record.argv, env)
 
     def _task_env(self, job_id: str) -> dict[str, str]:

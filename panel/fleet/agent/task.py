@@ -14,9 +14,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from panel.fleet.agent import config, discover, files, install_job
+from panel.fleet.agent import config, delete, discover, download_job, files, install_job
 from panel.fleet.agent.journal import write_json
-from panel.fleet.wire import InstallTask, JobResult, Refusal, RemoveTask, RuntimesTask, ScanTask
+from panel.fleet.wire import (
+    DeleteTask,
+    DownloadTask,
+    InstallTask,
+    JobResult,
+    Refusal,
+    RemoveTask,
+    RuntimesTask,
+    ScanTask,
+)
 
 log = logging.getLogger("task")
 
@@ -92,6 +101,8 @@ def main(argv: list[str]) -> int:
         "scan": lambda: scan(settings, ScanTask.model_validate(raw)),
         "runtimes": lambda: runtimes(settings, RuntimesTask.model_validate(raw)),
         "install": lambda: install_job.install(settings, InstallTask.model_validate(raw), Path(request).parent),
+        "download": lambda: download_job.download(settings, DownloadTask.model_validate(raw), Path(request).parent),
+        "delete": lambda: delete.run(settings, DeleteTask.model_validate(raw)),
         "remove": lambda: install_job.remove(settings, RemoveTask.model_validate(raw)),
     }
     try:
@@ -99,7 +110,7 @@ def main(argv: list[str]) -> int:
     except ImportError as exc:  # an agent installed without its optional parts
         log.error("%s", exc)
         result = JobResult(refusal=Refusal(code="not_supported_here", params={"kind": kind}))
-    except KeyboardInterrupt:  # stopped; what was half made is gone
+    except KeyboardInterrupt:  # stopped; what was half made is gone, but for a download's parts
         log.info("stopped")
         return 130
     write_json(Path(request).with_name("result.json"), result.model_dump(mode="json"), durable=True)

@@ -26,9 +26,15 @@ from panel.fleet.wire import WIRE_VERSION
 
 UNITS = Path(__file__).resolve().parent.parent / "units"
 # What the agent and the host's door import; a test runs the agent from the bundle alone.
-FILES = ("panel/__init__.py", "panel/fleet/__init__.py", "panel/fleet/wire.py", "models_catalog/__init__.py")
+FILES = ("panel/__init__.py", "panel/fleet/__init__.py", "panel/core/__init__.py", "models_catalog/__init__.py")
 FOLDERS = ("panel/fleet/agent", "panel/fleet/door", "models_catalog/inspect", "models_catalog/sources")
-MODULES = ("models_catalog/facts.py",)
+MODULES = (
+    "panel/fleet/wire.py",
+    "panel/fleet/wire_base.py",
+    "panel/fleet/wire_models.py",
+    "panel/core/outbound.py",
+    "models_catalog/facts.py",
+)
 LISTS = ("panel/fleet/agent/engine_cpu.requirements.txt",)  # what an install of the tested engine consists of
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip file can say
 ADDRESS = re.compile(r"https?://[A-Za-z0-9.:/_~\[\]-]{1,300}")
