@@ -14,7 +14,7 @@ import pytest
 from panel.fleet import wire
 from panel.fleet.agent import procs
 from panel.fleet.agent.gpus import Reading
-from panel.fleet.agent.journal import read_json, write_json
+from panel.fleet.agent.journal import Record, read_json, write_json
 from panel.fleet.agent.orders import Order
 from tests.agent.conftest import ROOT, Host, Table, marked
 from tests.agent.test_jobs import FAMILY, SLEEP, log_text, new_id
@@ -207,6 +207,47 @@ def test_a_full_disk_keeps_nothing_from_being_stopped(
     table.die()
     again = host.table()
     assert again.until(job_id, "ended").signal == signal.SIGTERM and again.journal.buried(job_id)
+    again.die()
+
+
+def test_a_start_that_a_full_disk_refused_leaves_no_folder(
+    host: Host, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = new_id()
+
+    def full(*_args: object, **_more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table.journal, "save", full)
+        table.order(job_id, host.task(host.engine(SLEEP)))
+        status = table.status(job_id)
+    assert status is not None and status.refusal is not None and status.refusal.code == "spawn_failed"
+    assert host.job_folder(job_id).exists()
+    table.jobs.forget([job_id])
+    assert not host.job_folder(job_id).exists()
+
+
+def test_an_engine_that_started_on_a_disk_that_is_full_by_now_is_still_ours(
+    host: Host, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id, save = new_id(), table.journal.save
+    calls: list[int] = []
+
+    def full_after_the_first(record: Record, *, durable: bool = False) -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            raise OSError(28, "No space left on device")
+        save(record, durable=durable)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table.journal, "save", full_after_the_first)
+        table.order(job_id, host.task(host.engine(SLEEP)))
+        assert table.until(job_id, "running").refusal is None and len(calls) > 1
+    table.jobs.tick()
+    table.die()
+    again = host.table()
+    assert again.until(job_id, "running").pid in marked(job_id)
     again.die()
 
 

@@ -121,10 +121,10 @@ class Job:
         log.info("job %s is being stopped %s", self.record.id, reason, extra={"trace": trace or self.record.trace})
         self.remember()
 
-    def remember(self) -> None:
+    def remember(self, *, durable: bool = True) -> None:
         """Write the record down. A full disk must not keep a job from being stopped: then it is tried again."""
         try:
-            self.journal.save(self.record, durable=True)
+            self.journal.save(self.record, durable=durable)
             self.unsaved = False
         except OSError as exc:
             if not self.unsaved:

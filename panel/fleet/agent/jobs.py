@@ -137,7 +137,6 @@ class Jobs:
             command = self.spawner.prepare(record, order.task, self._ports())
             self.journal.save(record)
             child = self.spawner.launch(record, command)
-            self.journal.save(record)
         except guard.Refused as exc:
             log.warning("job %s refused: %s", order.id, exc.refusal, extra={"trace": order.trace})
             self._refuse(record, order, exc.refusal)
@@ -150,6 +149,7 @@ class Jobs:
             earlier = self.jobs.get(order.id)
             job = Job(record, self.journal, order, child)
             job.attempts = earlier.attempts + 1 if earlier else 1
+            job.remember(durable=False)  # it runs: a disk that is full by now must not make it nobody's
             self.jobs[order.id] = job
             log.info("job %s started: %s", order.id, order.kind, extra={"trace": order.trace})
 
@@ -213,7 +213,15 @@ class Jobs:
                 self.jobs.pop(job_id).close()
                 self._news.pop(job_id, None)
             for job_id in job_ids:
-                self.ghosts.pop(job_id, None)
+                if self.ghosts.pop(job_id, None) is not None and job_id not in self.jobs:
+                    self._sweep_up(job_id)
+
+    def _sweep_up(self, job_id: str) -> None:
+        """The folder of a job that was refused because nothing could be written: it holds nothing that counts."""
+        try:
+            self.journal.drop(job_id)
+        except OSError as exc:  # the next start of the agent finds it
+            log.warning("the folder of job %s cannot be deleted: %s", job_id, exc)
 
     def _prune(self, wanted: dict[str, Order]) -> None:
         """A panel that never says "forget" must not fill the disk."""
