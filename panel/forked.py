@@ -18,6 +18,7 @@ from typing import IO
 
 PR_SET_PDEATHSIG = 1
 M_ARENA_MAX = -8
+TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # for which the first process has handlers of its own
 
 
 class Forked:
@@ -52,8 +53,11 @@ def fork(run: Callable[[], int], *, title: list[str], log: IO[bytes], cwd: Path,
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
+    # A copy that is told to stop before it is itself would act as this process does: it would stop all the others.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)
     pid = os.fork()
     if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return Forked(pid)
     code = 1
     try:
@@ -77,9 +81,8 @@ def _become(parent: int, title: list[str], log: IO[bytes], cwd: Path, death_sign
     libc.prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
     if os.getppid() != parent:  # it ended before the wish was made
         os._exit(1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN if number == signal.SIGPIPE else signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in TOLD:  # as Python has them at every start
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     with Path(os.devnull).open("rb") as null:
         os.dup2(null.fileno(), 0)
     os.dup2(log.fileno(), 1)
@@ -90,6 +93,7 @@ def _become(parent: int, title: list[str], log: IO[bytes], cwd: Path, death_sign
         libc.mallopt(M_ARENA_MAX, 2)
     sys.argv = title
     rename(title)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD)
 
 
 def rename(words: list[str]) -> None:

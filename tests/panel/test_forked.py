@@ -83,6 +83,31 @@ def test_how_it_ends_is_told(tmp_path: Path, body: str, code: str, said: str) ->
     assert out.strip() == code and (tmp_path / "log").read_text().rstrip().endswith(said)
 
 
+def test_told_to_stop_before_it_is_itself_it_does_not_act_as_its_starter(tmp_path: Path) -> None:
+    out = run(
+        tmp_path,
+        """
+        def told(*_):
+            (folder / "acted").touch()
+            raise KeyboardInterrupt
+
+        for number in forked.TOLD:
+            signal.signal(number, told)
+        os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with (folder / "log").open("ab") as log:
+            copy = forked.fork(lambda: 0, title=["x"], log=log, cwd=folder, death_signal="TERM")
+        while copy.poll() is None:
+            time.sleep(0.01)
+        print(copy.returncode, (folder / "acted").exists())
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            print("the first one hears as before")
+        """,
+    )
+    assert out.splitlines() == ["-15 False", "the first one hears as before"]
+
+
 def test_it_ends_with_its_starter_and_holds_none_of_its_locks(tmp_path: Path) -> None:
     """The starter is killed, which lets it do nothing any more."""
     out = run(

@@ -86,7 +86,7 @@ class Command(BaseCommand):
 
             ensure_local_host(data / "agent")
         self.link = first_admin_link()  # None once there is an admin
-        connection.close_pool()  # this process hardly needs the database any more
+        _let_go_of_the_database()
         loading.join()
         forked.settle()
         web, *others = programs(settings, data)
@@ -120,7 +120,7 @@ class Command(BaseCommand):
         except DatabaseError:
             return 0
         finally:
-            connection.close_pool()
+            _let_go_of_the_database()
 
     def _farewell(self, running: int) -> str:
         if not running:
@@ -131,3 +131,9 @@ class Command(BaseCommand):
             running,
         )
         return text % {"count": running}
+
+
+def _let_go_of_the_database() -> None:
+    """This process hardly needs it; and a copy of it (panel/forked.py) that closes what is open closes it for both."""
+    connection.close()  # which closing the pool does not do: it is lent to this thread
+    connection.close_pool()
