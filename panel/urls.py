@@ -12,6 +12,7 @@ urlpatterns = [
     path("", include("panel.fleet.urls")),
     path("", include("panel.accounts.urls")),
     path("api/v1/", include(api.patterns())),
+    # In the web process panel/fleet/line.py answers these before Django does; here they stand for tests and tables.
     path("agent/v1/", include("panel.fleet.link")),
 ]
 

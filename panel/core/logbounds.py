@@ -44,6 +44,11 @@ def for_terminal(text: str) -> str:
     return _ESCAPES.sub("", text)
 
 
+def _bounded(value: object) -> object:
+    """A parameter of a line: an exception, too, may quote what somebody sent."""
+    return value if isinstance(value, int | float | None) else harmless(str(value))
+
+
 class Outside(logging.Filter):
     """Stands before the handler, so that it sees the lines of all loggers."""
 
@@ -56,7 +61,7 @@ class Outside(logging.Filter):
         if not record.name.startswith(OUTSIDE):
             return True
         if isinstance(record.args, tuple):
-            record.args = tuple(harmless(value) if isinstance(value, str) else value for value in record.args)
+            record.args = tuple(map(_bounded, record.args))
         else:
             record.msg, record.args = harmless(record.getMessage()), None
         if record.name.startswith("django.security"):  # where in Django it was noticed is no news

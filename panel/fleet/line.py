@@ -27,6 +27,7 @@ PREFIX = "/agent/v1/"
 THREADS = 4
 READ_S = 120.0  # for a whole body; who drips one is not an agent
 IN_MEMORY = 2 << 20  # a longer body waits on the disk
+TOO_SLOW = {"code": "link.slow", "message": "The body of this call did not come in time.", "hint": ""}
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 T = TypeVar("T")
@@ -50,7 +51,10 @@ class Line:
         with SpooledTemporaryFile(max_size=IN_MEMORY) as body:
             try:
                 await asyncio.wait_for(_read(receive, body), READ_S)
-            except (Left, TimeoutError):
+            except Left:
+                return
+            except TimeoutError:
+                await _send(JsonResponse(TOO_SLOW, status=408), send)
                 return
             answer = await self._until_hung_up(self._answer(ASGIRequest(scope, body)), receive)
         if answer is not None:

@@ -120,7 +120,7 @@ def link_view(method: str) -> Callable[[View], Any]:
 
 
 def _in_thread(request: HttpRequest, work: Callable[[], T]) -> Awaitable[T]:
-    """Where this call's work with the database is done: in the line's own threads, or in Django's."""
+    """Where this call's work with the database is done: in the line's own threads; in Django's only for tests."""
     own = getattr(request, "in_thread", None)
     return own(work) if own is not None else sync_to_async(work)()
 

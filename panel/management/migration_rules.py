@@ -35,7 +35,8 @@ BIG = frozenset(
     ["audit.event", "fleet.job", "fleet.joblog", "deployments.run", "deployments.transition", "accounts.personsession"]
 )
 _LOCKS = re.compile(
-    r"\b(DROP\s+(TABLE|COLUMN|CONSTRAINT|INDEX)|RENAME\s+(TO|COLUMN)|SET\s+NOT\s+NULL|ALTER\s+(COLUMN\s+)?\w+\s+TYPE|TRUNCATE"
+    r"\b(DROP\s+(TABLE|COLUMN|CONSTRAINT|INDEX)|RENAME|SET\s+NOT\s+NULL|TRUNCATE"
+    r'|ALTER\s+(COLUMN\s+)?("[^"]+"|\w+)\s+(SET\s+DATA\s+)?TYPE'
     r"|LOCK\s+TABLE|VACUUM\s+FULL|CREATE\s+(UNIQUE\s+)?INDEX(?!\s+CONCURRENTLY))\b",
     re.IGNORECASE,
 )
@@ -75,16 +76,9 @@ def _of(operations: Iterable[Any], app: str, new: frozenset[str]) -> Iterator[Re
         model = str(getattr(op, "model_name", "") or getattr(op, "name", "")).lower()
         if model in new and not isinstance(op, migrations.DeleteModel | migrations.RenameModel):
             continue
-        found = _one(op, app)
-        if found is not None:
-            yield found
-
-
-def _one(op: Any, app: str) -> Refused | None:
-    for check in (_takes_away, _not_null, _changes_type, _locks, _by_hand):
-        if found := check(op, app):
-            return found
-    return None
+        for check in (_takes_away, _not_null, _changes_type, _locks, _by_hand):
+            if found := check(op, app):  # of several each needs its own reason
+                yield found
 
 
 def _takes_away(op: Any, app: str) -> Refused | None:

@@ -68,6 +68,9 @@ REFUSED = {
     "RunSQL SET NOT NULL": migrations.RunSQL([("ALTER TABLE a ALTER b SET NOT NULL", None)]),
     "RunSQL LOCK TABLE": migrations.SeparateDatabaseAndState([migrations.RunSQL("LOCK TABLE a")], []),
     "RunSQL CREATE INDEX": migrations.RunSQL("CREATE INDEX a ON b (c)"),
+    "RunSQL RENAME": migrations.RunSQL("ALTER TABLE a RENAME b TO c"),
+    "RunSQL ALTER COLUMN B SET DATA TYPE": migrations.RunSQL("ALTER TABLE a ALTER COLUMN b SET DATA TYPE int"),
+    'RunSQL ALTER "B" TYPE': migrations.RunSQL('ALTER TABLE a ALTER "b" TYPE int'),
 }
 
 
@@ -96,6 +99,14 @@ ALLOWED = [
 @pytest.mark.parametrize("operation", ALLOWED, ids=lambda op: type(op).__name__)
 def test_what_only_adds_is_free(operation: Any) -> None:
     assert refused(made(operation), "fleet") == []
+
+
+def test_one_reason_does_not_cover_another_harm_of_the_same_operation() -> None:
+    operation = migrations.AddField("job", "word", models.TextField(default="", db_index=True))
+    both = {"AddField job.word", "AddField job.word (index)"}
+    assert {item.name for item in refused(made(operation), "fleet")} == both
+    (left,) = refused(made(operation, allows={"AddField job.word": "nobody inserts meanwhile"}), "fleet")
+    assert left.name == "AddField job.word (index)"
 
 
 def test_a_new_table_is_nobodys_yet() -> None:

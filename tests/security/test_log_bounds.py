@@ -104,3 +104,11 @@ def test_the_shell_shows_a_log_so(monkeypatch: pytest.MonkeyPatch) -> None:
         part = logstore.Part(start=0, data=b"\x1b]0;owned\x07ready\n", gap=0, size=20)
         command._print(codecs.getincrementaldecoder("utf-8")("replace"), part)
         assert "ready\n" in stream.getvalue() and ("\x1b" in stream.getvalue()) == kept
+
+
+def test_an_exception_that_quotes_what_was_sent_stays_on_its_line(written: io.StringIO) -> None:
+    log = logging.getLogger("panel.fleet.link")
+    log.warning("agent message refused at %s: %s", "/x", ValueError("bad:\nINFO root all is well\x1b[2J" + "x" * 5000))
+    (line,) = lines(written)
+    assert line.startswith("WARNING panel.fleet.link agent message refused at /x: bad:")
+    assert "\x1b" not in line and len(line) < logbounds.MOST + 200
