@@ -64,28 +64,38 @@ class Event:
 
 # --- publishing: any process, any thread ----------------------------------------------------------------------------
 
-_publisher: redis.Redis | None = None
+_broker: redis.Redis | None = None
+_broker_lock = threading.Lock()
 _down_until = 0.0
-_publisher_lock = threading.Lock()
+
+
+def broker() -> redis.Redis:
+    """This process's client for what must not wait: a second at most, and once more at once, for a connection that an
+    earlier broker left.
+    """
+    global _broker
+    with _broker_lock:
+        if _broker is None:
+            once_more = redis.retry.Retry(redis.backoff.NoBackoff(), 1)
+            _broker = redis.Redis.from_url(
+                settings.REDIS_URL, socket_timeout=1, socket_connect_timeout=1, retry=once_more
+            )
+    return _broker
+
+
+def let_go_of_broker() -> None:
+    """Close its connections; the next word opens one."""
+    if _broker is not None:
+        _broker.close()
 
 
 def publish(topic: str, event: str = "changed", data: dict[str, Any] | None = None) -> bool:
     """Tell open pages; never raises. False when the broker is away: pages see the change when they look again."""
-    global _publisher
     if broker_away():
         return False
     body = json.dumps({"topic": topic, "event": event, "data": {**(data or {}), "topic": topic}})
     try:
-        with _publisher_lock:
-            if _publisher is None:
-                _publisher = redis.Redis.from_url(
-                    settings.REDIS_URL,
-                    socket_timeout=1,
-                    socket_connect_timeout=1,
-                    # One try again at once, for a connection that an earlier broker left; no pauses: people wait.
-                    retry=redis.retry.Retry(redis.backoff.NoBackoff(), 1),
-                )
-        _publisher.publish(_channel(topic), body)
+        broker().publish(_channel(topic), body)
     except redis.RedisError as exc:
         broker_failed()
         log.warning("live event %s of %s was not sent: %s", event, topic, exc)

@@ -12,8 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import redis
-import redis.backoff
-import redis.retry
 from django.conf import settings
 
 from panel.core import sse
@@ -25,7 +23,6 @@ LIVE = "berth:fleet:live:"  # + host: the newest figures, JSON
 DAY_S = 86_400
 ROW_TURNS = 10  # the row's own `last_seen_at` is at most so many times BERTH_HOST_LOST_S old while a host calls
 
-_client: redis.Redis | None = None
 _away_since: float | None = None
 
 
@@ -35,17 +32,12 @@ class Away(Exception):
 
 def _ask(*commands: tuple[Any, ...]) -> list[Any]:
     """The answers to some commands, in one round. Raises Away, at once when the broker failed a moment ago."""
-    global _client, _away_since
+    global _away_since
     if sse.broker_away():
         _away_since = _away_since or time.time()
         raise Away
     try:
-        if _client is None:
-            once_more = redis.retry.Retry(redis.backoff.NoBackoff(), 1)  # for a connection that an earlier broker left
-            _client = redis.Redis.from_url(
-                settings.REDIS_URL, socket_timeout=1, socket_connect_timeout=1, retry=once_more
-            )
-        pipeline = _client.pipeline(transaction=False)
+        pipeline = sse.broker().pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)
         found = pipeline.execute()

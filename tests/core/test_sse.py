@@ -274,7 +274,7 @@ async def test_stop_wakes_everyone(hub: sse.Hub) -> None:
 
 def test_publish_without_a_broker_never_raises(settings: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.REDIS_URL = f"unix://{tmp_path}/nobody.sock"
-    monkeypatch.setattr(sse, "_publisher", None)
+    monkeypatch.setattr(sse, "_broker", None)
     monkeypatch.setattr(sse, "_down_until", 0.0)
     assert sse.publish("job:1") is False
     began = time.monotonic()

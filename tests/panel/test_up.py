@@ -39,6 +39,15 @@ def only_what_make_up_installs() -> dict[str, str]:
     return {"PYTHONPATH": str(HERE / "as_installed"), "BERTH_TEST_ABSENT": ",".join(absent)}
 
 
+def sockets(process: psutil.Process) -> set[str]:
+    """The open sockets of a process, by the kernel's numbers."""
+    links = []
+    for entry in Path(f"/proc/{process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            links.append(str(entry.readlink()))
+    return {link for link in links if link.startswith("socket:")}
+
+
 def test_one_command_brings_everything_and_term_takes_it_away(panel: Panel) -> None:
     panel.env |= only_what_make_up_installs()
     panel.up()
@@ -60,6 +69,9 @@ def test_one_command_brings_everything_and_term_takes_it_away(panel: Panel) -> N
     assert "PostgreSQL" in doctor.stdout
     children = panel.tree()
     assert " ended (" not in panel.said()
+    own = sockets(psutil.Process(panel.process.pid))
+    for word in ("panel.web", "-Q loop", "-Q probe"):  # a connection that a copy closes is closed for `up`, too
+        assert not own & sockets(panel.part(word))
     panel.process.send_signal(signal.SIGTERM)
     assert panel.process.wait(30) == 0, panel.said()
     assert "Stopped." in panel.said()

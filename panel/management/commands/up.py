@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 
 from panel import forked
 from panel.children import AlreadyHeld, OwnerLock
-from panel.core import checks, env, network
+from panel.core import checks, env, network, sse
 from panel.embedded import Embedded
 from panel.supervisor import Tree, load_programs, programs
 
@@ -86,7 +86,7 @@ class Command(BaseCommand):
 
             ensure_local_host(data / "agent")
         self.link = first_admin_link()  # None once there is an admin
-        _let_go_of_the_database()
+        _let_go_of_servers()
         loading.join()
         forked.settle()
         web, *others = programs(settings, data)
@@ -120,7 +120,7 @@ class Command(BaseCommand):
         except DatabaseError:
             return 0
         finally:
-            _let_go_of_the_database()
+            _let_go_of_servers()
 
     def _farewell(self, running: int) -> str:
         if not running:
@@ -133,7 +133,8 @@ class Command(BaseCommand):
         return text % {"count": running}
 
 
-def _let_go_of_the_database() -> None:
-    """This process hardly needs it; and a copy of it (panel/forked.py) that closes what is open closes it for both."""
+def _let_go_of_servers() -> None:
+    """This process hardly needs them; a copy of it (panel/forked.py) that closes a connection closes it for both."""
     connection.close()  # which closing the pool does not do: it is lent to this thread
     connection.close_pool()
+    sse.let_go_of_broker()
