@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import psutil
 
@@ -26,34 +26,14 @@ LEAVE_S = 15.0  # for an orderly end on a busy machine
 ENGINE_SIDE = ("shim", "engine", "child")
 
 
-class Fault(Protocol):
-    """`begin` says whether there was anything to break; `end` undoes it.
+@dataclass
+class Fault:
+    """What all faults share: they say whether there was anything to break, and what they break.
 
     `kills_engine`: the engine may be gone by it, so that a failed run is the truth and not a fault of Berth.
     `silences_agent`: the panel hears nothing of the host while it lasts.
     `per_run`: it strikes what belongs to one run, so that each run of the group has one of its own.
     """
-
-    name: str
-    kills_engine: bool
-    silences_agent: bool
-    per_run: bool
-
-    def begin(self, job_id: str) -> bool: ...
-
-    def hold(self) -> float:
-        """Seconds between begin and end."""
-        ...
-
-    def end(self) -> None: ...
-
-
-Factory = Callable[[Berth, random.Random], Fault]
-
-
-@dataclass
-class Base:
-    """What most faults share."""
 
     berth: Berth
     rng: random.Random
@@ -63,24 +43,29 @@ class Base:
     per_run: bool = False
 
     def begin(self, job_id: str) -> bool:
+        """Break it; False when there was nothing to break."""
         return True
 
     def hold(self) -> float:
+        """Seconds between begin and end."""
         return self.rng.uniform(0.0, 1.0)
 
     def end(self) -> None:
-        """What was killed is started again by the harness."""
+        """Undo it. What was killed is started again by the harness."""
+
+
+Factory = Callable[[Berth, random.Random], Fault]
 
 
 @dataclass
-class Calm(Base):
+class Calm(Fault):
     """Nothing breaks: the moments alone must be right, too."""
 
     name: str = "calm"
 
 
 @dataclass
-class OnProcesses(Base):
+class OnProcesses(Fault):
     """Sends a signal to the processes of one actor. `actor` may be one of several of its kind ("web"), or all ("webs")."""
 
     actor: str = ""
@@ -167,7 +152,7 @@ class Restart(OnProcesses):
 
 
 @dataclass
-class Backend(Base):
+class Backend(Fault):
     """One of PostgreSQL's own children is killed: the server throws everyone out and recovers."""
 
     name: str = "kill postgres backend"
@@ -182,7 +167,7 @@ class Backend(Base):
 
 
 @dataclass
-class Everything(Base):
+class Everything(Fault):
     """The machine's processes all die at once: panel, servers, agent, shims, engines."""
 
     name: str = "kill everything"
@@ -196,7 +181,7 @@ class Everything(Base):
 
 
 @dataclass
-class Host(Base):
+class Host(Fault):
     """The host dies and comes back: agent, shims and engines; the panel lives on."""
 
     name: str = "kill host"
@@ -212,7 +197,7 @@ class Host(Base):
 
 
 @dataclass
-class SecondAgent(Base):
+class SecondAgent(Fault):
     """The same host's agent is started once more while the first one works: it must leave."""
 
     name: str = "agent started twice"
@@ -228,7 +213,7 @@ class SecondAgent(Base):
 
 
 @dataclass
-class Both(Base):
+class Both(Fault):
     """Two actors die at the same moment."""
 
     pair: tuple[str, str] = ("worker", "agent")

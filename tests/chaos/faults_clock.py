@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from tests.chaos.clocks import COMPILER
-from tests.chaos.faults import Base, Factory
+from tests.chaos.faults import Factory, Fault
 
 HOUR_S = 3600.0
 
 
 @dataclass
-class Step(Base):
+class Step(Fault):
     """Put wrong, and after a while right again: a step each way."""
 
     by_s: float = HOUR_S

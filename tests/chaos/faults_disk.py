@@ -8,11 +8,11 @@ import resource
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tests.chaos.faults import Base, Factory
+from tests.chaos.faults import Factory, Fault
 
 
 @dataclass
-class Full(Base):
+class Full(Fault):
     """`kills_engine`: a start meanwhile is refused, and what a shim just started ends."""
 
     name: str = "disk full"

@@ -13,7 +13,7 @@ from typing import Any
 
 from panel.fleet import logstore
 from tests.chaos.berth import fresh
-from tests.chaos.faults import Base, Factory
+from tests.chaos.faults import Factory, Fault
 from tests.chaos.faults import Host as Dies
 
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
@@ -76,7 +76,7 @@ def _earlier(value: Any) -> Any:
 
 
 @dataclass
-class PidReused(Base):
+class PidReused(Fault):
     """Agent, shim and engine die, and before the agent is back a stranger has the engine's number: it is left alone."""
 
     name: str = "pid reused"

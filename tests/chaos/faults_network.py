@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.chaos.cable import MODES
-from tests.chaos.faults import Base, Factory
+from tests.chaos.faults import Factory, Fault
 
 CALL_S = 16.0  # a call's own time, after which the agent gives up a connection that carries nothing
 
 
 @dataclass
-class Line(Base):
+class Line(Fault):
     """The cable (Berth.cable) is in one of its modes, for a moment or for longer than makes a host lost."""
 
     mode: str = ""
