@@ -70,13 +70,11 @@ _down_until = 0.0
 
 
 def broker() -> redis.Redis:
-    """This process's client for what must not wait: a second at most, and once more at once, for a connection that an
-    earlier broker left.
-    """
+    """This process's client for what must not wait: a second at most, without a pause between two tries."""
     global _broker
     with _broker_lock:
         if _broker is None:
-            once_more = redis.retry.Retry(redis.backoff.NoBackoff(), 1)
+            once_more = redis.retry.Retry(redis.backoff.NoBackoff(), 1)  # for a connection that an earlier broker left
             _broker = redis.Redis.from_url(
                 settings.REDIS_URL, socket_timeout=1, socket_connect_timeout=1, retry=once_more
             )
