@@ -3,6 +3,7 @@
 Reads the fleet as plain values, asks the planner, then the engine's adapter. Writes nothing.
 """
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -30,6 +31,7 @@ from panel.fleet.services import Share
 
 RUNTIMES_KEPT = 8  # engines whose flags a process remembers: some 300 kB each
 _known_runtimes: dict[tuple[int, datetime], RuntimeFacts] = {}
+_keeping = threading.Lock()
 NO_KEY = "shown-as-name-only"  # a preview never holds a real key; command_preview prints its name
 
 
@@ -209,9 +211,10 @@ def runtime_facts(runtime: Runtime) -> RuntimeFacts:
     found = _known_runtimes.get(key)
     if found is None:
         found = replace(_without_flags(runtime), flags=tuple(runtime.flags))
-        while len(_known_runtimes) >= RUNTIMES_KEPT:
-            _known_runtimes.pop(next(iter(_known_runtimes), key), None)  # other threads do the same
-        _known_runtimes[key] = found
+        with _keeping:
+            while len(_known_runtimes) >= RUNTIMES_KEPT:
+                del _known_runtimes[next(iter(_known_runtimes))]
+            _known_runtimes[key] = found
     return found
 
 

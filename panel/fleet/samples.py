@@ -23,7 +23,7 @@ LIVE = "berth:fleet:live:"  # + host: the newest figures, JSON
 DAY_S = 86_400
 ROW_TURNS = 10  # the row's own `last_seen_at` is at most so many times BERTH_HOST_LOST_S old while a host calls
 
-_away_since: float | None = None
+_away_since: float | None = None  # by the clock that nobody puts forward or back
 
 
 class Away(Exception):
@@ -34,7 +34,7 @@ def _ask(*commands: tuple[Any, ...]) -> list[Any]:
     """The answers to some commands, in one round. Raises Away, at once when the broker failed a moment ago."""
     global _away_since
     if sse.broker_away():
-        _away_since = _away_since or time.time()
+        _away_since = _away_since or time.monotonic()
         raise Away
     try:
         pipeline = sse.broker().pipeline(transaction=False)
@@ -43,7 +43,7 @@ def _ask(*commands: tuple[Any, ...]) -> list[Any]:
         found = pipeline.execute()
     except redis.RedisError as exc:
         sse.broker_failed()
-        _away_since = _away_since or time.time()
+        _away_since = _away_since or time.monotonic()
         raise Away from exc
     _away_since = None
     return found
@@ -106,7 +106,8 @@ def _called(rows: list[Host]) -> tuple[dict[int, datetime], datetime]:
     try:
         kept, _set, since = _ask(("HMGET", SEEN, *found), ("SET", SINCE, time.time(), "NX"), ("GET", SINCE))
     except Away:
-        return found, datetime.fromtimestamp(_away_since or time.time(), UTC)
+        away_s = time.monotonic() - _away_since if _away_since else 0.0
+        return found, datetime.fromtimestamp(time.time() - away_s, UTC)
     for pk, seen in zip(list(found), kept, strict=True):
         if seen is not None:
             found[pk] = max(found[pk], datetime.fromtimestamp(float(seen), UTC))
