@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import diagnosis, estimate, inspect, measure, shutdown
+from benchmarks import diagnosis, download, estimate, inspect, measure, shutdown
 from benchmarks.measure import LIMITS, Figures
 from tests.panel.running import Panel
 from tests.waiting import free_port
@@ -103,6 +103,7 @@ def main() -> int:
         figures.good &= estimate.main(rows=False)
         figures.good &= diagnosis.main()
         figures.good &= inspect.main()
+        figures.good &= download.main()
     whole_panel(options, figures)
     if not options.only_panel:
         figures.good &= shutdown.main()

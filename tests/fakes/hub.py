@@ -297,6 +297,10 @@ class _Handler(Api, BaseHTTPRequestHandler):
         self.request.close()
 
     def _pour(self, file: File, ask: Ask, fault: Fault | None) -> None:
+        if fault is None and isinstance(file.data, Path):
+            with file.data.open("rb") as source:
+                ask.sent += self.request.sendfile(source, ask.start, ask.end - ask.start)
+            return
         kind = fault.kind if fault is not None else ""
         stop = ask.start + fault.after if fault is not None and kind in ("drop", "short", "stall") else ask.end
         data = memoryview(file.bytes)
