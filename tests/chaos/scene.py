@@ -95,7 +95,12 @@ class Scene:
 
     def press(self, verb: str, *, browser: int | None = None) -> None:
         """As a person does: when nothing comes back they wait until the panel is there again and press once more."""
-        self.send(lambda: self._send(verb, browser))
+        said = self._said()
+        self.send(lambda: self._send(verb, browser, said))
+
+    def _said(self) -> dict[str, Any]:
+        """What an edit says: chosen once, so that pressing Save again changes nothing that was saved."""
+        return {"spec": {"options": {"max_model_len": 256 + 16 * self.rng.randrange(40)}}}
 
     def send(self, act: Callable[[], None]) -> None:
         if self.pending:  # a person does not press the next thing before the first was taken
@@ -108,14 +113,13 @@ class Scene:
         if self.group is not None and not self.group.begun:  # nothing is broken yet, it was only slow
             self.finish()
 
-    def _send(self, verb: str, browser: int | None = None) -> None:
+    def _send(self, verb: str, browser: int | None, said: dict[str, Any]) -> None:
         self.presses[verb] = self.presses.get(verb, 0) + 1
         path = f"/deployments/{self.pk}"
         if verb == "delete":
             self.call("DELETE", path, browser=browser)
         elif verb == "edit":
-            length = 256 + 16 * self.rng.randrange(40)
-            self.call("PATCH", path, {"spec": {"options": {"max_model_len": length}}}, browser=browser)
+            self.call("PATCH", path, said, browser=browser)
         else:
             self.call("POST", f"{path}/{verb}", browser=browser)
 
@@ -129,7 +133,7 @@ class Scene:
 
         def one(verb: str, browser: int) -> None:
             try:
-                self._send(verb, browser)
+                self._send(verb, browser, self._said())
                 taken.append(verb)
             except Unanswered:
                 return
