@@ -223,10 +223,12 @@ def test_each_cause_has_its_code(
     assert found.refusal.code == f"download.{code}" and found.params.items() >= params.items()
 
 
+@pytest.mark.slow
 def test_a_certificate_that_nobody_knows(hub: Hub, cache: Path, tmp_path: Path) -> None:
     assert failure(hub, cache, tmp_path, endpoint=hub.url.replace("http:", "https:")).code == "tls"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "code"),
     [
@@ -271,6 +273,7 @@ def test_a_disk_that_runs_full_meanwhile_stops_it_and_keeps_what_came(hub: Hub, 
 # --- going on ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_another_process_goes_on_where_one_stopped(hub: Hub, cache: Path, tmp_path: Path) -> None:
     stuck(hub, after=900 * KIB)
     failure(hub, cache, tmp_path)
@@ -281,6 +284,7 @@ def test_another_process_goes_on_where_one_stopped(hub: Hub, cache: Path, tmp_pa
     assert before >= 1800 * KIB and hub.sent in (SIZE, SIZE + len(CONFIG))
 
 
+@pytest.mark.slow
 def test_a_second_download_of_the_same_waits_for_the_first(hub: Hub, cache: Path, tmp_path: Path) -> None:
     hub.chance = lambda ask: Fault("slow", rate=5 * MIB)
     first, second = (loader(order(hub, cache), tmp_path) for _ in range(2))
@@ -295,6 +299,7 @@ def test_a_second_download_of_the_same_waits_for_the_first(hub: Hub, cache: Path
     assert hub.sent == SIZE + len(CONFIG)
 
 
+@pytest.mark.slow
 def test_what_is_discarded_is_gone(hub: Hub, cache: Path, tmp_path: Path) -> None:
     stuck(hub)
     failure(hub, cache, tmp_path)
@@ -303,6 +308,7 @@ def test_what_is_discarded_is_gone(hub: Hub, cache: Path, tmp_path: Path) -> Non
     assert not list(cache.glob("models--*"))
 
 
+@pytest.mark.slow
 def test_the_speed_limit_holds(hub: Hub, cache: Path, tmp_path: Path) -> None:
     begun = time.monotonic()
     loader(order(hub, cache, limit_mib_s=2.5), tmp_path).run()

@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,12 +136,25 @@ class Part:
 
     def sync(self) -> None:
         """Let what is there survive a power cut too."""
+        self.to_sync()()
+
+    def to_sync(self) -> Callable[[], None]:
+        """The same as something to call later, which takes its time: this part may be closed meanwhile."""
         now = list(self.done)
         if now == self.synced:
-            return
-        os.fdatasync(self.file)
-        os.pwrite(self.map, struct.pack(f"<{len(now)}Q", *now), HEAD + 8 * len(now))
-        self.synced = now
+            return lambda: None
+        file, map_ = os.dup(self.file), os.dup(self.map)
+
+        def bring() -> None:
+            try:
+                os.fdatasync(file)
+                os.pwrite(map_, struct.pack(f"<{len(now)}Q", *now), HEAD + 8 * len(now))
+                self.synced = now
+            finally:
+                os.close(file)
+                os.close(map_)
+
+        return bring
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

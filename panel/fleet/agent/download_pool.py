@@ -51,9 +51,10 @@ class Item:
             self.part = None
 
     def sync(self) -> None:
-        with self.lock:
-            if self.part is not None:
-                self.part.sync()
+        with self.lock:  # not while the disk works: a worker that has the last piece would wait with everything
+            bring = self.part.to_sync() if self.part is not None else None
+        if bring is not None:
+            bring()
 
 
 @dataclass
