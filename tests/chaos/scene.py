@@ -131,14 +131,14 @@ class Scene:
             return
         taken: list[str] = []
 
-        def one(verb: str, browser: int) -> None:
+        def one(verb: str, browser: int, said: dict[str, Any]) -> None:
             try:
-                self._send(verb, browser, self._said())
+                self._send(verb, browser, said)
                 taken.append(verb)
             except Unanswered:
                 return
 
-        threads = [threading.Thread(target=one, args=(verb, n % 2)) for n, verb in enumerate(verbs)]
+        threads = [threading.Thread(target=one, args=(verb, n % 2, self._said())) for n, verb in enumerate(verbs)]
         for thread in threads:
             thread.start()
         for thread in threads:
