@@ -109,8 +109,10 @@ def test_what_is_not_true_is_told(whole: Berth) -> None:
         file.write(b"never arrived\n")
     assert "differ at -1" in said()
     row = scene.row()
+    held = whole.host().ram_reserved_mib
     fresh(lambda: Host.objects.filter(is_local=True).update(ram_reserved_mib=1))
     assert "the reservations" in said()
+    fresh(lambda: Host.objects.filter(is_local=True).update(ram_reserved_mib=held))
     audit.record("deployment.stopped", row, actor=None, after={"desired": "stopped"})
     assert "stop was pressed 0 times and is 1 times in the record" in said()
     assert "the record's last word" in said()
