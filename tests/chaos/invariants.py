@@ -209,9 +209,11 @@ def _nothing_waits(s: Scene, goal: Goal, seen: Seen) -> Iterator[str]:
     opened = {str(pk) for pk in Job.objects.filter(open=True).values_list("pk", flat=True) if s.mine(str(pk))}
     if opened - live:
         yield f"jobs {sorted(j[:8] for j in opened - live)} are not closed"
-    folders = {path.name for path in (s.berth.data / "agent" / "jobs").iterdir() if path.is_dir() and s.mine(path.name)}
+    jobs = s.berth.data / "agent" / "jobs"
+    folders = {path.name for path in jobs.iterdir() if path.is_dir() and s.mine(path.name)}
     if folders - live:
-        yield f"folders {sorted(f[:8] for f in folders - live)} are left on the host"
+        kept = {f[:8]: sorted(p.name for p in (jobs / f).iterdir()) for f in folders - live if (jobs / f).is_dir()}
+        yield f"folders are left on the host: {kept}"
     if s.berth.host().lost_at is not None:
         yield "the host is called lost"
     if held := Deployment.objects.filter(pk=s.pk).exclude(claim_token=None).first():
