@@ -25,7 +25,7 @@ class Deployment(TimeStamped, Claimable):
     state = models.CharField(max_length=10, default=State.STOPPED.value, db_index=True)
     state_since = models.DateTimeField(auto_now_add=True)
     deadline_at = models.DateTimeField(null=True)
-    looked_at = models.DateTimeField(null=True)  # when a worker last came to rest with it
+    looked_at = models.DateTimeField(null=True)  # when a worker last looked at it
     reason = models.JSONField(default=dict)  # {code, params}; why it waits, failed or is lost
     revision = models.ForeignKey("Revision", on_delete=models.PROTECT, null=True, related_name="+")
     run = models.ForeignKey("Run", on_delete=models.SET_NULL, null=True, related_name="+")  # the newest run

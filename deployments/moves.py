@@ -40,6 +40,7 @@ def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None
                 state=to,
                 state_since=now,
                 deadline_at=deadline,
+                looked_at=now,  # by the same clock as the deadline, wherever that was put meanwhile
                 reason=reason or {},
                 updated_at=now,
                 **changes,
@@ -55,6 +56,7 @@ def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None
             Run.objects.filter(pk=run_id, ready_at=None).update(ready_at=now)
     log.info("deployment %s: %s → %s%s", row.name, old, to, f" ({reason['code']})" if reason else "")
     row.state, row.state_since, row.deadline_at, row.reason = to.value, now, deadline, reason or {}
+    row.looked_at = now
     # Not before the commit of whoever called this: a page that looks at once would see the state before, and then
     # nothing until its next turn.
     transaction.on_commit(partial(events.announce, row.pk, state=to, name=row.name), robust=True)

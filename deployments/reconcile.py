@@ -52,10 +52,11 @@ def reconcile(pk: int) -> None:
             row = row or load(pk)
             if row is None or row.claim_token != claim.token:  # gone, or another worker's by now
                 return
-            _count_what_was_seen(claim, row)  # before each step: a clock can jump, or this worker sleep, in any of them
-            step = decide(situation(row))
+            now = timezone.now()  # one look has one time: the clock can jump, or this worker sleep, at any line
+            _count_what_was_seen(claim, row, now)
+            step = decide(situation(row, now))
             if isinstance(step, Wait):
-                if _rest(claim, row, step):
+                if _rest(claim, row, step, now):
                     return
                 row = None
                 continue
@@ -82,9 +83,8 @@ def load(pk: int) -> Deployment | None:
     return rows.filter(pk=pk).first()
 
 
-def situation(row: Deployment) -> Situation:
+def situation(row: Deployment, now: datetime) -> Situation:
     """What decide() may know, read from one row and its newest run."""
-    now = timezone.now()
     start_asked = row.restart_asked > row.restart_done
     run = row.run
     return Situation(
@@ -98,11 +98,10 @@ def situation(row: Deployment) -> Situation:
     )
 
 
-def _count_what_was_seen(claim: Claim, row: Deployment) -> None:
+def _count_what_was_seen(claim: Claim, row: Deployment, now: datetime) -> None:
     """Deadlines count the time in which someone looked: while the panel was away, or the clock was put forward, nothing
     could be seen of what they wait for. A clock that was put back takes them along.
     """
-    now = timezone.now()
     gap = now - max(filter(None, (row.looked_at, row.state_since)))
     back = gap < -CLOCK_NOISE
     if not back and (gap <= UNSEEN or row.deadline_at is None):
@@ -151,11 +150,14 @@ def _job_view(run: Run, now: datetime) -> JobView:
     )
 
 
-def _rest(claim: Claim, row: Deployment, step: Wait) -> bool:
-    """Let go of the row; False when someone nudged it meanwhile, then there is more to do."""
+def _rest(claim: Claim, row: Deployment, step: Wait, now: datetime) -> bool:
+    """Let go of the row; False when someone nudged it meanwhile, then there is more to do.
+
+    What was seen is noted by the clock of the look (`now`), since the row's deadline was counted by that one.
+    """
     if step.reason is not None and row.reason != step.reason and claim.rows().update(reason=step.reason):
         events.announce(row.pk, state=row.state, name=row.name)
-    pause, now = timedelta(seconds=step.seconds) if step.seconds is not None else REST, timezone.now()
+    pause = timedelta(seconds=step.seconds) if step.seconds is not None else REST
     return claim.release(wake=row.wake, due_at=now + pause, looked_at=now)
 
 

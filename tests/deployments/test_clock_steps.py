@@ -1,5 +1,6 @@
 """The panel's clock is put an hour forward or back in the middle of everything: nothing fails, nothing waits for it."""
 
+import itertools
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -8,6 +9,8 @@ import pytest
 from django.utils import timezone
 
 from deployments import acts, probe, ticker
+from deployments import reconcile as rounds
+from deployments import services as services_of_people
 from deployments.models import Deployment, Run
 from deployments.reconcile import reconcile, sweep
 from panel.core import claims
@@ -91,6 +94,34 @@ def test_a_clock_that_jumps_between_two_steps_fails_nothing(
     reconcile(row.pk)
     assert fresh(row).state == "starting"
     assert 3000 < left_s(fresh(row)) < 3700
+
+
+@pytest.mark.parametrize("by", [HOUR, -HOUR])
+@pytest.mark.parametrize("at", range(7))
+def test_a_clock_that_jumps_after_a_look_fails_nothing(
+    row: Deployment, put: Move, monkeypatch: pytest.MonkeyPatch, at: int, by: timedelta
+) -> None:
+    """Whatever is decided is written by another clock than that of the look."""
+    real, count = rounds.decide, itertools.count()
+
+    def then_jump(seen: Any) -> Any:
+        step = real(seen)
+        if next(count) == at:
+            put(by)
+        return step
+
+    monkeypatch.setattr(rounds, "decide", then_jump)
+    for _ in range(4):
+        reconcile(row.pk)
+    assert fresh(row).state == "starting"
+    assert 3000 < left_s(fresh(row)) < 3700
+    say(fresh(row).run, state="running")
+    services_of_people.stop(fresh(row), actor=None)
+    put(timedelta(0))
+    for _ in range(4):
+        reconcile(row.pk)
+    assert fresh(row).state == "stopping"
+    assert 200 < left_s(fresh(row)) < 400
 
 
 def test_a_panel_that_was_away_for_longer_than_a_start_may_take_asks_before_it_judges(
