@@ -157,7 +157,8 @@ def _record(s: Scene, goal: Goal, seen: Seen) -> Iterator[str]:
         yield f"the record's last word is {last and last.after}, desired is {row.desired}"
     for verb, name in VERBS.items():
         pressed = s.presses.get(verb, 0)
-        if verbs[name] > pressed or (pressed and goal.want and not verbs[name] and verb != "start"):
+        lost = pressed and not verbs[name] and verb != "start" and verb not in s.given_up
+        if verbs[name] > pressed or (lost and goal.want):
             yield f"{verb} was pressed {pressed} times and is {verbs[name]} times in the record"
 
 

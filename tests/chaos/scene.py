@@ -63,6 +63,7 @@ class Scene:
     owners: dict[str, int] = field(default_factory=dict)  # run → deployment
     _known: Any = None
     presses: dict[str, int] = field(default_factory=dict)  # how often each verb was sent
+    given_up: set[str] = field(default_factory=set)  # verbs that were not answered and not sent again
     pending: list[Callable[[], None]] = field(default_factory=list)  # acts without an answer, in their order
 
     # --- the person ---
@@ -136,7 +137,7 @@ class Scene:
                 self._send(verb, browser, said)
                 taken.append(verb)
             except Unanswered:
-                return
+                self.given_up.add(verb)
 
         threads = [threading.Thread(target=one, args=(verb, n % 2, self._said())) for n, verb in enumerate(verbs)]
         for thread in threads:
