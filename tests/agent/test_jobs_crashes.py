@@ -210,9 +210,11 @@ def test_a_full_disk_keeps_nothing_from_being_stopped(
     again.die()
 
 
+@pytest.mark.parametrize("first", ["forget", "work"])
 def test_a_start_that_a_full_disk_refused_leaves_no_folder(
-    host: Host, table: Table, monkeypatch: pytest.MonkeyPatch
+    host: Host, table: Table, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
+    """Whether the panel's word that it may be forgotten comes first, or the work in which it is no more."""
     job_id = new_id()
 
     def full(*_args: object, **_more: object) -> None:
@@ -224,6 +226,9 @@ def test_a_start_that_a_full_disk_refused_leaves_no_folder(
         status = table.status(job_id)
     assert status is not None and status.refusal is not None and status.refusal.code == "spawn_failed"
     assert host.job_folder(job_id).exists()
+    if first == "work":
+        del table.orders[job_id]
+        table.converge()
     table.jobs.forget([job_id])
     assert not host.job_folder(job_id).exists()
 

@@ -81,7 +81,8 @@ class Jobs:
                 return False
             self.seen_rev = rev
             wanted = {order.id: order for order in orders}
-            self.ghosts = {job_id: ghost for job_id, ghost in self.ghosts.items() if job_id in wanted}
+            for job_id in self.ghosts.keys() - wanted.keys():
+                self._lay(job_id)
             for order in orders:
                 if order.desired == "run":
                     self._run(order)
@@ -213,11 +214,12 @@ class Jobs:
                 self.jobs.pop(job_id).close()
                 self._news.pop(job_id, None)
             for job_id in job_ids:
-                if self.ghosts.pop(job_id, None) is not None and job_id not in self.jobs:
-                    self._sweep_up(job_id)
+                self._lay(job_id)
 
-    def _sweep_up(self, job_id: str) -> None:
-        """The folder of a job that was refused because nothing could be written: it holds nothing that counts."""
+    def _lay(self, job_id: str) -> None:
+        """Forget a ghost, and the folder of one that was refused because nothing could be written there."""
+        if self.ghosts.pop(job_id, None) is None or job_id in self.jobs:
+            return
         try:
             self.journal.drop(job_id)
         except OSError as exc:  # the next start of the agent finds it
