@@ -21,7 +21,7 @@ from tests.chaos.times import Times
 from tests.servers import Servers
 from tests.waiting import until
 
-RUNS, SECONDS = 32, 90
+RUNS, SECONDS = 30, 70
 SEEDS = 5000
 
 
