@@ -42,9 +42,9 @@ bench: $(DEV_STAMP) ## measure start, memory, delays, long lists, a crowd and th
 	@exec $(BIN)/python -m benchmarks
 
 # SEED is the first seed, RUNS how many, SCALE multiplies all times (1: those of a panel without settings).
-chaos: $(DEV_STAMP) ## break everything at chosen moments, hundreds of times (SEED=0 RUNS=592 SCALE=0.1)
+chaos: $(DEV_STAMP) ## break everything at chosen moments, hundreds of times (SEED=0 RUNS=600 SCALE=0.1)
 	@rm -f test-output/chaos.jsonl
-	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),0) --runs $(or $(RUNS),592) --scale $(or $(SCALE),0.1); code=$$?; \
+	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),0) --runs $(or $(RUNS),600) --scale $(or $(SCALE),0.1); code=$$?; \
 	$(BIN)/python -m tests.chaos.report test-output/chaos.jsonl; exit $$code
 	@BERTH_CHAOS_SEED=$(or $(SEED),0) BERTH_CHAOS_EXAMPLES=100 BERTH_CHAOS_STEPS=50 $(BIN)/pytest -q tests/chaos/model
 
