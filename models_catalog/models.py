@@ -92,3 +92,6 @@ class ScannedRoot(TimeStamped):
 
     def __str__(self) -> str:
         return f"{self.host}:{self.path}"
+
+
+from models_catalog.downloads.models import Download, HubAccess  # noqa: E402, F401  (Django finds rows here)

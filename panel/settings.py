@@ -198,6 +198,14 @@ BERTH_NIGHTLY_INDEX_URL = env.url("BERTH_NIGHTLY_INDEX_URL")
 BERTH_WHEEL_FOLDER = env.absolute("BERTH_WHEEL_FOLDER")
 BERTH_INSTALL_LIMIT_S = env.number("BERTH_INSTALL_LIMIT_S", 7200.0, low=1)
 
+# --- where models are downloaded from; the proxy may hold a name and a password --------------------------------------
+HF_ENDPOINT = env.url("HF_ENDPOINT", "https://huggingface.co")
+BERTH_MODELSCOPE_ENDPOINT = env.url("BERTH_MODELSCOPE_ENDPOINT", "https://www.modelscope.cn")
+BERTH_HUB_PROXY = env.url("BERTH_HUB_PROXY")
+BERTH_DOWNLOAD_LIMIT_MIB_S = env.number("BERTH_DOWNLOAD_LIMIT_MIB_S", 0)
+BERTH_DOWNLOADS_PER_HOST = env.integer("BERTH_DOWNLOADS_PER_HOST", 2, low=1, high=16)
+BERTH_DOWNLOAD_STALL_S = env.number("BERTH_DOWNLOAD_STALL_S", 900, low=10)
+
 LOGGING = loglines.as_settings(
     env.choice("BERTH_LOG_FORMAT", "plain", loglines.FORMS), env.text("BERTH_LOG_LEVEL", "INFO")
 )
