@@ -13,6 +13,7 @@ from django.db import close_old_connections, connections
 
 from deployments import reconcile
 from deployments.reconcile import sweep
+from models_catalog.downloads import outcomes as downloads
 from models_catalog.events import sweep_scans
 from panel.audit import months
 from panel.core import idempotency
@@ -96,5 +97,6 @@ def tick() -> None:
         signals.host_lost.send_robust(sender=Host, host_id=host_id)
     sweep()
     sweep_scans()
+    downloads.sweep()
     idempotency.sweep_sometimes()
     runtime_outcomes.sweep()

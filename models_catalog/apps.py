@@ -7,3 +7,4 @@ class ModelsCatalogConfig(AppConfig):
 
     def ready(self) -> None:
         from models_catalog import events  # noqa: F401  (connects the receivers)
+        from models_catalog.downloads import events as downloads  # noqa: F401

@@ -4,6 +4,8 @@ import logging
 
 from celery import shared_task
 
+from models_catalog.downloads import tasks as downloads  # noqa: F401  (Celery finds a room's tasks here)
+
 log = logging.getLogger(__name__)
 
 

@@ -1,10 +1,11 @@
 """Addresses of the catalog's pages."""
 
-from django.urls import path
+from django.urls import include, path
 
 from models_catalog import views
 
 urlpatterns = [
+    path("models/downloads/", include("models_catalog.downloads.urls")),
     path("models/", views.index, name="models"),
     path("models/live", views.catalog_live, name="models-live"),
     path("models/scan", views.scan, name="models-scan"),

@@ -6,12 +6,15 @@ server. Through a proxy the proxy looks names up, and it decides.
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
+import certifi
 import httpx
 from django.conf import settings
 
@@ -97,16 +100,16 @@ class Asker:
             raise _unreachable(exc, self.host) from exc
         raise HubTrouble("server_error", host=self.host, what="redirects")
 
-    def _once(
-        self, url: str, method: str, body: Any, most: int, until: float
-    ) -> tuple[int, httpx.Headers, bytes]:
+    def _once(self, url: str, method: str, body: Any, most: int, until: float) -> tuple[int, httpx.Headers, bytes]:
         headers = {"Accept-Encoding": "identity", "User-Agent": "berth"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         address, extensions = self._pinned(url, headers)
         left = max(0.1, until - time.monotonic())
         with (
-            httpx.Client(proxy=hubs.proxy() or None, timeout=httpx.Timeout(left), trust_env=False) as client,
+            httpx.Client(
+                proxy=hubs.proxy() or None, timeout=httpx.Timeout(left), trust_env=False, verify=_trusted()
+            ) as client,
             client.stream(method, address, headers=headers, json=body, extensions=extensions) as answer,
         ):
             parts, size = [], 0
@@ -155,6 +158,14 @@ class Asker:
         if status == 429:
             raise HubTrouble("rate_limited", host=self.host)
         raise HubTrouble("server_error", status=status, host=self.host)
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """The machine's own authorities, where companies put theirs, and the usual ones; made once, since it takes long."""
+    context = ssl.create_default_context()
+    context.load_verify_locations(certifi.where())
+    return context
 
 
 def _unreachable(exc: httpx.HTTPError, host: str) -> HubTrouble:

@@ -1,4 +1,4 @@
-"""What hubs tell of models, in one shape: a search, and one repository with its files. The Hub's and ModelScope's API."""
+"""What hubs tell of models, in one shape: a search, and one repository with its files. Both hubs' APIs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def repository(asker: Asker, repo: str, ref: str = "") -> Repo:
     return _hub_repository(asker, repo, ref or "main")
 
 
-# --- the Hugging Face Hub -----------------------------------------------------------------------------------------------
+# --- the Hugging Face Hub ---------------------------------------------------------------------------------------------
 
 
 def _hub_repository(asker: Asker, repo: str, ref: str) -> Repo:
@@ -92,7 +92,9 @@ def _hub_repository(asker: Asker, repo: str, ref: str) -> Repo:
         answer = asker.json(answer.next)
         entries += _list(answer.value)
     files = _files(entries, asker.host)
-    return Repo(_from_hub(info), commit, ref, _hub_refs(asker, base, ref), files, _hub_config(asker, repo, commit, files))
+    return Repo(
+        _from_hub(info), commit, ref, _hub_refs(asker, base, ref), files, _hub_config(asker, repo, commit, files)
+    )
 
 
 def _hub_refs(asker: Asker, base: str, ref: str) -> tuple[str, ...]:
@@ -156,7 +158,7 @@ def _from_hub(item: dict[str, Any]) -> Found:
     )
 
 
-# --- ModelScope ---------------------------------------------------------------------------------------------------------
+# --- ModelScope -------------------------------------------------------------------------------------------------------
 
 
 def _scope_repository(asker: Asker, repo: str, ref: str) -> Repo:
@@ -178,7 +180,9 @@ def _scope_repository(asker: Asker, repo: str, ref: str) -> Repo:
         except (HubTrouble, ValueError, RecursionError):
             config = {}
     refs = tuple(dict.fromkeys([ref, *filter(None, names)]))[:100]
-    return Repo(_from_scope({**info, "Path": repo.split("/")[0], "Name": repo.split("/")[1]}), ref, ref, refs, files, config)
+    return Repo(
+        _from_scope({**info, "Path": repo.split("/")[0], "Name": repo.split("/")[1]}), ref, ref, refs, files, config
+    )
 
 
 def _scoped(value: Any) -> dict[str, Any]:
@@ -202,7 +206,7 @@ def _from_scope(item: dict[str, Any]) -> Found:
     )
 
 
-# --- answers of strangers -----------------------------------------------------------------------------------------------
+# --- answers of strangers ---------------------------------------------------------------------------------------------
 
 
 def _dict(value: Any) -> dict[str, Any]:

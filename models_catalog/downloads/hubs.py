@@ -1,4 +1,4 @@
-"""The hubs as the settings name them: addresses, the proxy, and the words an address may be pasted as. Reads settings."""
+"""The hubs as the settings name them: addresses, the proxy, and what people paste as an address. Reads settings."""
 
 import re
 from dataclasses import dataclass

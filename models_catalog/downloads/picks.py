@@ -14,7 +14,8 @@ from models_catalog.downloads.catalogue import HubFile
 
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.I)
 QUANT = re.compile(
-    r"(?:^|[-_./])((?:UD-)?(?:I?Q\d+(?:_[A-Z0-9]+)*|TQ\d_\d|MXFP4(?:_MOE)?|NVFP4|F16|F32|BF16|FP16|FP32))(?=$|[-_./])", re.I
+    r"(?:^|[-_./])((?:UD-)?(?:I?Q\d+(?:_[A-Z0-9]+)*|TQ\d_\d|MXFP4(?:_MOE)?|NVFP4|F16|F32|BF16|FP16|FP32))(?=$|[-_./])",
+    re.I,
 )
 PROJECTOR = re.compile(r"(?:^|/)mmproj[^/]*\.gguf$", re.I)
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".onnx_data", ".ot", ".gguf", ".tflite",
@@ -71,7 +72,9 @@ def _folder(known: list[HubFile]) -> Choice | None:
     files = [file for file in known if not _left_out(file.path)]
     weights = [file for file in files if file.path.lower().endswith(".safetensors")]
     if not weights:
-        weights = [file for file in files if re.search(r"(?:^|/)(pytorch_model|model|adapter_model)[^/]*\.bin$", file.path)]
+        weights = [
+            file for file in files if re.search(r"(?:^|/)(pytorch_model|model|adapter_model)[^/]*\.bin$", file.path)
+        ]
     shards = [file for file in weights if not re.search(r"(?:^|/)consolidated[^/]*\.safetensors$", file.path)]
     weights = shards or weights  # Mistral's own form only where there is no other
     if not weights:
@@ -94,7 +97,9 @@ def _gaps(weights: list[HubFile]) -> tuple[str, ...]:
     for file in weights:
         found = re.fullmatch(r"(.+)-(\d{5})-of-(\d{5})\.(safetensors|bin)", file.path)
         if found:
-            groups.setdefault((found[1] + "-{}-of-" + found[3] + "." + found[4], int(found[3])), set()).add(int(found[2]))
+            groups.setdefault((found[1] + "-{}-of-" + found[3] + "." + found[4], int(found[3])), set()).add(
+                int(found[2])
+            )
     return tuple(
         name.format(f"{number:05d}")
         for (name, count), there in groups.items()

@@ -79,6 +79,15 @@ SENTENCES: dict[str, Any] = {
     "run.lost": _("{actor} lost contact with {target}"),
     "model.code_allowed": _("{actor} let {target} run its own code"),
     "model.code_forbidden": _("{actor} forbade {target} to run its own code"),
+    "download.started": _("{actor} began to download {target}"),
+    "download.resumed": _("{actor} resumed the download of {target}"),
+    "download.repaired": _("{actor} had the files of {target} compared and fetched again where needed"),
+    "download.paused": _("{actor} paused the download of {target}"),
+    "download.cancelled": _("{actor} cancelled the download of {target}"),
+    "download.done": _("{target} was downloaded and verified"),
+    "download.failed": _("The download of {target} failed"),
+    "download.access_given": _("{actor} gave Berth a token for {target}"),
+    "download.access_removed": _("{actor} removed the token for {target}"),
     "audit.exported": _("{actor} exported this record as {target}"),
     "audit.dropped": _("{actor} dropped all of this record from before {target}"),
     "logs.exported": _("{actor} moved old logs into files: {target}"),
@@ -220,6 +229,7 @@ PLACES = {
     "catalogmodel": ("model", True),
     "runtimeinstall": ("runtime-install", True),
     "runtime": ("runtimes", False),
+    "download": ("download", True),
 }
 
 

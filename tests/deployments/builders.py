@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from deployments.models import Deployment, Revision, Run, Transition
 from deployments.spec import DeploymentSpec
-from models_catalog.models import Artifact, CatalogModel, Copy
+from models_catalog.models import Artifact, CatalogModel, Copy, Download
 from panel.fleet.models import Gpu, Host, Job, JobLog, Reservation, Runtime, RuntimeInstall
 
 FLAGS = json.loads((Path(__file__).parent.parent / "fakes" / "flags.json").read_text())
@@ -130,6 +130,34 @@ def make_install(
             "host": host, "variant": "cpu", "version": "0.32.0", "name": "vllm-cpu-0.32.0", "state": state, "job": job,
             "tries": 1, "steps": steps, "asked_by": "maria", "began_at": now - timedelta(seconds=60),
             "deadline_at": now + timedelta(hours=2), "ended_at": now if over else None, **values,
+        }
+    )  # fmt: skip
+
+
+def make_download(
+    host: Host, *, state: str = "running", log: bytes = b"Downloading 3 files, 1500.0 MiB\n", **values: Any
+) -> Download:
+    """A download with its job and log, a third of it done."""
+    now = timezone.now()
+    over = state in ("done", "failed", "cancelled", "paused")
+    progress = {"phase": "downloading", "done": 500 << 20, "total": 1500 << 20, "passed": ["checking"], "rate": 42.0 * (1 << 20),
+                "silent_s": 0.0, "note": "model.safetensors", "trouble": ""}  # fmt: skip
+    progress |= values.pop("progress", {})
+    job = Job.objects.create(host=host, kind="download", state="ended" if over else "running", open=not over, status_at=now,
+                             status={"started_at": now.timestamp() - 12, "progress": progress})  # fmt: skip
+    JobLog.objects.create(job=job, size=len(log), tail=log)
+    files = [
+        {"path": "config.json", "size": 700, "sha256": "", "etag": "a" * 40},
+        {"path": "model.safetensors", "size": 1500 << 20, "sha256": "b" * 64, "etag": ""},
+        {"path": "tokenizer.json", "size": 2 << 20, "sha256": "", "etag": "c" * 40},
+    ]
+    return Download.objects.create(
+        **{
+            "host": host, "source": "huggingface", "endpoint": "https://huggingface.co", "repo": "acme/Tiny-1B-Instruct",
+            "revision": "d" * 40, "ref": "main", "licence": "apache-2.0", "files": files, "folder": "/models", "tries": 1,
+            "layout": "folder", "name": "acme/Tiny-1B-Instruct", "state": state, "job": job, "asked_by": "maria",
+            "bytes_total": 1502 << 20, "bytes_done": (1502 << 20) if state == "done" else 502 << 20, "queued_at": now,
+            "ended_at": now if over else None, **values,
         }
     )  # fmt: skip
 

@@ -1,0 +1,45 @@
+"""News of downloads: a job that moved wakes its task, open pages look again. Both are shortcuts and never raise."""
+
+import logging
+import uuid
+from functools import partial
+from typing import Any
+
+from django.db import transaction
+from django.dispatch import receiver
+
+from models_catalog.downloads.models import Download
+from panel.core import sse
+from panel.fleet import signals
+
+log = logging.getLogger(__name__)
+
+ALL = "downloads"  # topic: some download moved
+
+
+def topic(pk: Any) -> str:
+    return f"{ALL}:{pk}"
+
+
+def announce(row: Download) -> None:
+    """Tell open pages, after the commit."""
+    for name in (ALL, topic(row.pk)):
+        transaction.on_commit(partial(sse.publish, name, "changed", {}), robust=True)
+
+
+@receiver(signals.job_changed, dispatch_uid="models_catalog.downloads.job_changed")
+def handle_job_changed(sender: Any, job_id: uuid.UUID, kind: str, state: str, log_grew: bool = False, **_: Any) -> None:
+    """Only nudges: the task writes. Progress is read from the job, so that pages need no row of their own for it."""
+    if kind != "download" or log_grew:
+        return
+    send(str(job_id))
+
+
+def send(job_id: str) -> None:
+    """Send the task; when the broker is away the ticker finds the job later."""
+    from models_catalog.downloads.tasks import take_download
+
+    try:
+        take_download.apply_async((job_id,), retry=False)
+    except Exception as exc:  # any transport error; the ticker comes by again
+        log.warning("nudge not sent, the ticker will find download job %s: %s", job_id, exc)

@@ -1,0 +1,130 @@
+"""What became of downloads: the host's words become states, and nothing rests for ever."""
+
+import logging
+import time
+import uuid
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from models_catalog.downloads import events, services
+from models_catalog.downloads.models import ACTIVE, Download, State
+from panel import audit
+from panel.fleet import services as fleet
+from panel.fleet import wire
+from panel.fleet.models import Job
+
+log = logging.getLogger(__name__)
+
+LOST_RESULT_S = 60.0  # a job that ended this long ago and has no result will not get one
+OVER = ("ended", "refused")
+_swept = float("-inf")
+
+
+@transaction.atomic
+def take(job_id: str | uuid.UUID) -> Download | None:
+    """Write what the host says of a download's job. None when it is nobody's newest try."""
+    job = Job.objects.filter(pk=job_id, kind="download").first()
+    if job is None:
+        return None
+    fleet.lock_host(job.host_id)
+    job.refresh_from_db()
+    row = Download.objects.select_for_update(of=("self",)).select_related("host").filter(job_id=job.pk).first()
+    if row is None:
+        return None
+    row.job = job
+    if job.state in OVER:
+        _take_end(row, job)
+    elif job.state != "ordered":
+        row.state = State.RUNNING if row.state == State.WAITING else row.state
+        row.bytes_done = _bytes(row, job)  # its end may not tell of it any more
+        row.save(update_fields=["state", "bytes_done", "updated_at"])
+    events.announce(row)
+    return row
+
+
+def _take_end(row: Download, job: Job) -> None:
+    result = wire.JobResult.model_validate(job.result) if job.result is not None else None
+    if row.state == State.DONE:
+        return
+    if result is not None and result.refusal is None:
+        _done(row, result)
+        return
+    if row.state not in ACTIVE:
+        return
+    refusal = _refusal(job, result)
+    if refusal is None:
+        return  # its result is on the way
+    row.bytes_done = _bytes(row, job)
+    if row.state == State.CANCELLING:
+        services.ended(row, State.CANCELLED)
+    elif row.state == State.PAUSING:
+        services.ended(row, State.PAUSED)
+    else:
+        services.ended(row, State.FAILED, refusal)
+        audit.record("download.failed", row, actor=None, host=row.host.name, code=refusal["code"])
+
+
+def _refusal(job: Job, result: wire.JobResult | None) -> dict[str, Any] | None:
+    """Why it ended without a model; None while a result may still come."""
+    if result is not None and result.refusal is not None:
+        return result.refusal.model_dump(mode="json")
+    if job.never_ran:
+        return dict(job.status.get("refusal") or {"code": "stopped", "params": {}})
+    late = job.ended_at is None or job.ended_at < timezone.now() - timedelta(seconds=LOST_RESULT_S)
+    return {"code": "task_failed", "params": {}} if late else None
+
+
+def _bytes(row: Download, job: Job) -> int:
+    """How much is there. Only of the files that were fetched does the host tell; the others were there before."""
+    progress = job.status.get("progress") or {}
+    if progress.get("phase") != "downloading" or not progress.get("total"):
+        return row.bytes_done
+    return max(0, row.bytes_total - int(progress["total"]) + int(progress.get("done") or 0))
+
+
+def _done(row: Download, result: wire.JobResult) -> None:
+    row.made = [str(item.get("path"))[:1000] for item in result.items if item.get("path")][:50]
+    row.bytes_done = row.bytes_total
+    row.replace = False
+    services.ended(row, State.DONE)
+    audit.record("download.done", row, actor=None, host=row.host.name, hub=row.get_source_display())
+    if row.host.forgotten_at is None:  # the catalog knows what a search told it
+        fleet.order_job(host=row.host, task=wire.ScanTask(roots=row.host.model_roots))
+
+
+def sweep(*, every_s: float = 5.0) -> None:
+    """What a lost nudge, a lost result or a forgotten host left behind. Called by every tick, works now and then."""
+    global _swept
+    now = time.monotonic()
+    if now - _swept < every_s:
+        return
+    _swept = now
+    moving = Download.objects.filter(state__in=ACTIVE)
+    for job_id in moving.filter(job__state__in=OVER).values_list("job_id", flat=True):
+        take(job_id)
+    begun = moving.filter(state=State.WAITING, job__state__in=["starting", "running"])
+    for job_id in begun.values_list("job_id", flat=True):
+        take(job_id)
+    for pk in moving.filter(host__forgotten_at__isnull=False).values_list("pk", flat=True):
+        _lost_host(pk)
+    _wake_queues()
+
+
+def _wake_queues() -> None:
+    waiting = Download.objects.filter(state=State.WAITING, job=None, host__forgotten_at=None)
+    for host_id in waiting.values_list("host_id", flat=True).distinct().order_by("host_id"):
+        with transaction.atomic():
+            fleet.lock_host(host_id)
+            row = Download.objects.select_related("host").filter(host_id=host_id).first()
+            if row is not None:
+                services.advance(row.host)
+
+
+@transaction.atomic
+def _lost_host(pk: uuid.UUID) -> None:
+    row = Download.objects.select_for_update(of=("self",)).select_related("host").filter(pk=pk).first()
+    if row is not None and row.state in ACTIVE:
+        services.ended(row, State.FAILED, {"code": "host_forgotten", "params": {}})

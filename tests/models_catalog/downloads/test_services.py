@@ -1,0 +1,292 @@
+"""What people may order, what the host's words become, and that nothing rests for ever."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from models_catalog.downloads import access, contexts, outcomes, queries, services
+from models_catalog.downloads.models import Download, HubAccess, State
+from models_catalog.models import Artifact, CatalogModel, Copy
+from panel.accounts.actor import Actor
+from panel.audit.models import Event
+from panel.core.errors import Conflict, Denied, Invalid
+from panel.fleet import services as fleet
+from panel.fleet import wire
+from panel.fleet.models import Host, Job
+from tests.fakes.hub import Hub
+from tests.models_catalog.downloads.conftest import FOLDERS, MADE, again, person, result, say
+
+pytestmark = pytest.mark.django_db
+Make = Callable[..., services.Wish]
+
+
+# --- ordering ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_download_is_a_job_with_the_hubs_sums_and_its_record(hub: Hub, host: Host, otto: Actor, wish: Make) -> None:
+    row = services.start(host, wish(), actor=otto)
+    assert row.job is not None
+    order = wire.DownloadTask.model_validate(row.job.order)
+    assert (order.repo, order.revision, order.ref) == ("acme/tiny", hub.repos["acme/tiny"].commit, "main")
+    assert (order.layout, order.folder, order.endpoint) == ("hf_cache", FOLDERS[0], hub.url)
+    assert {file.path: file.sum for file in order.files}["model.safetensors"] == hub.repos["acme/tiny"].files[
+        "model.safetensors"
+    ].sha256
+    assert Event.objects.get(verb="download.started").facts["host"] == "quay"
+
+
+def test_in_a_plain_folder_it_has_a_folder_of_its_own(host: Host, otto: Actor, wish: Make) -> None:
+    row = services.start(host, wish("acme/tiny-gguf", key="Q8_0", folder=FOLDERS[1]), actor=otto)
+    assert row.job is not None
+    order = wire.DownloadTask.model_validate(row.job.order)
+    assert (order.layout, order.name, order.ref) == ("folder", "acme/tiny-gguf", "")
+    assert [file.path for file in order.files] == ["README.md", "tiny-Q8_0.gguf"]
+
+
+def test_pressed_twice_is_one_download_and_another_form_stands_beside_it(host: Host, otto: Actor, wish: Make) -> None:
+    first = services.start(host, wish("acme/tiny-gguf", key="Q8_0", folder=FOLDERS[1]), actor=otto)
+    assert services.start(host, wish("acme/tiny-gguf", key="Q8_0", folder=FOLDERS[1]), actor=otto).pk == first.pk
+    other = services.start(host, wish("acme/tiny-gguf", key="Q4_K_M", folder=FOLDERS[1]), actor=otto)
+    assert other.pk != first.pk and Job.objects.filter(kind="download").count() == 2
+
+
+def test_what_is_not_possible(host: Host, otto: Actor, wish: Make) -> None:
+    with pytest.raises(Invalid) as caught:
+        services.start(host, wish(folder="/etc"), actor=otto)
+    assert list(caught.value.fields) == ["folder"]
+    with pytest.raises(Invalid):
+        services.start(host, wish(source="modelscope"), actor=otto)  # into the cache of Hugging Face tools
+    host.facts["allow_download"] = False
+    host.save()
+    with pytest.raises(Conflict) as refused:
+        services.start(host, wish(), actor=otto)
+    assert refused.value.code == "download.forbidden" and "agent.json" in refused.value.hint_text
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("act", ["start", "pause", "resume", "cancel"])
+def test_who_only_looks_changes_nothing(host: Host, wish: Make, otto: Actor, act: str) -> None:
+    made = wish()
+    row = services.start(host, made, actor=otto)
+    viewer = person("viewer")
+    with pytest.raises(Denied):
+        services.start(host, made, actor=viewer) if act == "start" else getattr(services, act)(row, actor=viewer)
+    assert again(row).state == State.WAITING
+    assert Event.objects.filter(outcome="denied", verb="models.download", actor="viewer").exists()
+
+
+# --- the queue of a host ----------------------------------------------------------------------------------------------
+
+
+def test_only_so_many_at_once_and_the_next_one_begins_by_itself(
+    host: Host, otto: Actor, wish: Make, settings: Any
+) -> None:
+    settings.BERTH_DOWNLOADS_PER_HOST = 1
+    first = services.start(host, wish(), actor=otto)
+    second = services.start(host, wish("acme/tiny-gguf", key="Q8_0", folder=FOLDERS[1]), actor=otto)
+    third = services.start(host, wish("acme/tiny-gguf", key="Q4_K_M", folder=FOLDERS[1]), actor=otto)
+    assert (second.job, contexts.stage(second), queries.ahead(third)) == (None, "waiting", 1)
+    result(host, first.job, MADE)
+    second = again(second)
+    assert (again(first).state, contexts.stage(second), again(third).job) == ("done", "ordered", None)
+    services.cancel(second, actor=otto)
+    assert again(third).job is None, "the one before it is still ending"
+    result(host, second.job, code="stopped")
+    assert (again(second).state, again(third).job is not None) == ("cancelled", True)
+
+
+def test_a_paused_one_lets_the_others_go_on(host: Host, otto: Actor, wish: Make, settings: Any) -> None:
+    settings.BERTH_DOWNLOADS_PER_HOST = 1
+    first = services.start(host, wish(), actor=otto)
+    second = services.start(host, wish("acme/tiny-gguf", key="Q8_0", folder=FOLDERS[1]), actor=otto)
+    services.pause(first, actor=otto)
+    result(host, first.job, code="stopped")
+    assert again(second).job is not None
+    assert services.resume(again(first), actor=otto).job is None, "it waits for its turn now"
+
+
+# --- what the host says -----------------------------------------------------------------------------------------------
+
+
+def progress(phase: str, done: int, total: int, **more: Any) -> dict[str, Any]:
+    return {"progress": {"phase": phase, "done": done, "total": total, "passed": ["checking"], **more}}
+
+
+def test_progress_with_speed_and_time_left(host: Host, otto: Actor, wish: Make) -> None:
+    row = services.start(host, wish(), actor=otto)
+    say(host, row.job, **progress("downloading", 2000, 5000, rate=100.0, note="model.safetensors"))
+    row = again(row)
+    told = contexts.numbers(row)
+    assert (row.state, round(told["percent"]), told["left_s"], told["silent"]) == ("running", 40, 30, 0)
+    say(host, row.job, **progress("downloading", 2000, 5000, silent_s=75.0, trouble="connection_lost"))
+    told = contexts.numbers(again(row))
+    assert (told["silent"], told["left_s"]) == (75, None) and "lost" in told["trouble"].text
+    say(host, row.job, **progress("verifying", 1000, 5000))
+    assert contexts.stage(again(row)) == "verifying", "a stage of its own"
+
+
+def test_the_end_is_written_and_the_catalog_looks(host: Host, otto: Actor, wish: Make) -> None:
+    row = services.start(host, wish(), actor=otto)
+    result(host, row.job, MADE)
+    row = again(row)
+    assert (row.state, row.made, row.bytes_done) == ("done", [MADE["path"]], row.bytes_total)
+    assert Job.objects.filter(kind="scan", host=host).count() == 1
+    result(host, row.job, MADE)
+    assert Event.objects.filter(verb="download.done").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "params", "words"),
+    [
+        ("download.gated", {"token": False}, "licence has to be accepted"),
+        ("download.gated", {"token": True}, "may not have this model yet"),
+        ("download.no_space", {"path": "/srv", "free_mib": 1024, "need_mib": 4096}, "4.0"),
+        ("download.wrong_hash", {"file": "model.safetensors"}, "not what the hub promised"),
+        ("download.offline", {"host": "hub.example"}, "hub.example cannot be reached"),
+        ("download.server_error", {"status": 503, "host": "hub.example"}, "(503)"),
+        ("download.server_error", {"what": "range", "host": "hub.example"}, "(range)"),
+    ],
+)
+def test_a_failure_is_a_sentence_and_can_be_resumed(
+    host: Host, otto: Actor, wish: Make, code: str, params: dict[str, Any], words: str
+) -> None:
+    row = services.start(host, wish(), actor=otto)
+    result(host, row.job, code=code, **params)
+    row = again(row)
+    why = contexts.download_row(row)["why"]
+    assert row.state == "failed" and words in why.text.replace("\u00a0", " ") and why.hint
+    resumed = services.resume(row, actor=otto)
+    assert (resumed.state, resumed.tries, resumed.refusal) == ("waiting", 2, None)
+    assert resumed.job_id != row.job_id
+
+
+def test_every_code_of_the_host_has_words() -> None:
+    import re
+    from pathlib import Path
+
+    import panel.fleet.agent
+    from models_catalog.downloads.wording import FAILURES
+
+    codes: set[str] = set()
+    for path in Path(panel.fleet.agent.__file__).parent.glob("download*.py"):
+        text = path.read_text()
+        codes |= {f"download.{code}" for code in re.findall(r'Trouble\(\s*"([a-z_]+)"', text)}
+        codes |= set(re.findall(r'Refused\(\s*"([a-z_.]+)"', text))
+    codes |= {"download.gated", "download.unauthorized", "download.dns", "download.offline", "download.system"}
+    assert len(codes) > 20 and not codes - set(FAILURES)
+
+
+def test_pause_keeps_and_cancel_deletes_what_came(host: Host, otto: Actor, wish: Make) -> None:
+    row = services.start(host, wish(), actor=otto)
+    say(host, row.job, **progress("downloading", 2000, 5000))
+    assert services.pause(row, actor=otto).state == "pausing"
+    result(host, row.job, code="stopped")
+    row = again(row)
+    assert (row.state, row.bytes_done > 0) == ("paused", True)
+    assert not Job.objects.filter(order__discard=True).exists()
+    assert services.cancel(row, actor=otto).state == "cancelled"
+    dropped = Job.objects.get(order__discard=True)
+    assert dropped.order["files"] == row.files and services.cancel(row, actor=otto).state == "cancelled"
+
+
+def test_what_was_stopped_too_late_is_done(host: Host, otto: Actor, wish: Make) -> None:
+    row = services.start(host, wish(), actor=otto)
+    services.pause(row, actor=otto)
+    result(host, row.job, MADE)
+    assert again(row).state == "done"
+
+
+def test_what_ended_without_a_word_fails_after_a_while(host: Host, otto: Actor, wish: Make) -> None:
+    row = services.start(host, wish(), actor=otto)
+    say(host, row.job, state="ended", exit_code=1, ended_at=2.0)
+    assert again(row).state == "running" or again(row).state == "waiting", "the result may be on its way"
+    Job.objects.filter(pk=row.job_id).update(ended_at=timezone.now() - timedelta(minutes=5))
+    outcomes.sweep(every_s=0)
+    row = again(row)
+    assert (row.state, row.refusal) == ("failed", {"code": "task_failed", "params": {}})
+
+
+def test_the_ticker_finds_what_a_lost_nudge_left(
+    host: Host, otto: Actor, wish: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = services.start(host, wish(), actor=otto)
+    monkeypatch.setattr(outcomes, "take", lambda job_id: None)
+    result(host, row.job, MADE)
+    monkeypatch.undo()
+    assert again(row).state == "waiting"
+    outcomes.sweep(every_s=0)
+    assert again(row).state == "done"
+
+
+def test_a_forgotten_host_ends_its_downloads(host: Host, otto: Actor, wish: Make) -> None:
+    row = services.start(host, wish(), actor=otto)
+    Host.everyone.filter(pk=host.pk).update(forgotten_at=timezone.now())
+    outcomes.sweep(every_s=0)
+    row = Download.objects.get(pk=row.pk)
+    assert (row.state, (row.refusal or {})["code"]) == ("failed", "host_forgotten")
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_sealed_and_travels_only_in_the_sealed_part(hub: Hub, host: Host, otto: Actor, wish: Make) -> None:
+    hub.tokens["hf_secretsecret"] = "otto"
+    made = wish()
+    row = access.keep("huggingface", " hf_secretsecret ", team=False, actor=otto)
+    started = services.start(host, made, actor=otto)
+    assert started.job is not None
+    kept = json.dumps(started.job.order) + json.dumps(
+        list(Event.objects.values("facts", "after", "target")), default=str
+    )
+    assert "hf_secret" not in kept and b"hf_secret" not in bytes(row.token) and row.ending == "cret"
+    host.refresh_from_db()
+    order = next(job.task for job in fleet.work_of(host).jobs if job.task.kind == "download")
+    assert isinstance(order, wire.DownloadTask) and order.secret_env == {"HF_TOKEN": "hf_secretsecret"}
+
+
+def test_ones_own_token_goes_before_the_teams_and_nobody_else_gets_it(hub: Hub, otto: Actor) -> None:
+    access.keep("huggingface", "hf_of_the_team", team=True, actor=person("admin"))
+    access.keep("huggingface", "hf_of_otto_1", team=False, actor=otto)
+    access.keep("huggingface", "hf_of_otto_2", team=False, actor=otto)
+    assert access.token_for("huggingface", otto) == "hf_of_otto_2"
+    assert access.token_for("huggingface", person("operator", "olga")) == "hf_of_the_team"
+    assert HubAccess.objects.count() == 2
+    with pytest.raises(Denied):
+        access.keep("huggingface", "hf_of_the_team", team=True, actor=otto)
+
+
+def test_a_token_does_not_go_to_another_address(hub: Hub, otto: Actor, settings: Any) -> None:
+    access.keep("huggingface", "hf_of_otto_1", team=False, actor=otto)
+    settings.HF_ENDPOINT = "https://mirror.example"
+    assert access.token_for("huggingface", otto) == ""
+
+
+def test_a_proxys_password_is_in_the_sealed_part(host: Host, otto: Actor, wish: Make, settings: Any) -> None:
+    made = wish()
+    settings.BERTH_HUB_PROXY = "http://ada:pa55word@proxy.example:3128"
+    row = services.start(host, made, actor=otto)
+    assert row.job is not None and "pa55word" not in json.dumps(row.job.order) and row.job.order["proxy"] == ""
+    host.refresh_from_db()
+    order = next(job.task for job in fleet.work_of(host).jobs if job.task.kind == "download")
+    assert isinstance(order, wire.DownloadTask)
+    assert order.secret_env == {"BERTH_DOWNLOAD_PROXY": "http://ada:pa55word@proxy.example:3128"}
+
+
+# --- repair -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_broken_copy_is_compared_and_fetched_again(host: Host, otto: Actor, wish: Make) -> None:
+    row = services.start(host, wish(), actor=otto)
+    result(host, row.job, MADE)
+    model = CatalogModel.objects.create(name="tiny")
+    artifact = Artifact.objects.create(model=model, format="hf", label="bf16", fingerprint="f")
+    copy = Copy.objects.create(artifact=artifact, host=host, path=MADE["path"], usable=False)
+    again_ = services.repair(copy, actor=otto)
+    assert again_.pk == row.pk and again_.job is not None and again_.job.order["replace"] is True
+    stranger = Copy.objects.create(artifact=artifact, host=host, path="/srv/models/by-hand")
+    with pytest.raises(services.Unknown):
+        services.repair(stranger, actor=otto)
