@@ -28,6 +28,7 @@ def servers() -> Iterator[Servers]:
 
     running = Servers.start()
     with_memory(running.redis_url)
+    settings.HF_ENDPOINT = settings.BERTH_MODELSCOPE_ENDPOINT = "http://127.0.0.1:1"  # no hub, unless a test has one
     settings.DATABASES["default"].update(running.database_settings())
     settings.REDIS_URL, settings.CELERY_BROKER_URL = redis_urls(running.redis_url, settings.BERTH_DATA)
     app.conf.broker_url = settings.CELERY_BROKER_URL

@@ -134,6 +134,7 @@ def test_what_people_paste(text: str, meant: tuple[str, str]) -> None:
 
 
 def test_a_mirror_is_named(settings: Any) -> None:
+    settings.HF_ENDPOINT = "https://huggingface.co"
     assert hubs.at("huggingface").mirror == ""
     settings.HF_ENDPOINT = "https://mirror.example"
     assert hubs.at("huggingface").mirror == "mirror.example"
