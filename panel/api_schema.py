@@ -29,8 +29,8 @@ STATUS = {
     409: _("It does not go together with what is there."),
     413: _("The request is too large."),
     422: _("Some values are not possible; `fields` says which."),
+    424: _("A hub that was asked gave no usable answer."),
     500: _("Something went wrong inside the panel."),
-    502: _("A hub gave no usable answer."),
 }
 TEXT = {"type": "string"}
 # What a problem of each status looks like; the texts are those that the panel gives.

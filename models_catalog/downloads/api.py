@@ -24,9 +24,9 @@ Hub = Literal["huggingface", "modelscope"]
 
 
 class HubRefuses(PanelError):
-    """The hub's answer, or none, as the panel's own error: 502, since the panel is only in between."""
+    """The hub's answer, or none, as the panel's own error: 424, since nothing of the panel itself is broken."""
 
-    status = 502
+    status = 424
 
     @classmethod
     def of(cls, trouble: HubTrouble) -> "HubRefuses":
@@ -185,7 +185,7 @@ def _repo(source: str, repo: str, ref: str, actor: Any) -> catalogue.Repo:
 
 @router.get(
     "/hub/models",
-    response=answers({200: HubModelsOut}, 502),
+    response=answers({200: HubModelsOut}, 424),
     auth=Token("models.download"),
     summary=_("Search a hub for models"),
 )
@@ -201,7 +201,7 @@ def search_hub(request: HttpRequest, asked: Query[HubFilter]) -> Any:
 
 @router.get(
     "/hub/model",
-    response=answers({200: RepoOut}, 404, 502),
+    response=answers({200: RepoOut}, 404, 424),
     auth=Token("models.download"),
     summary=_("A model on a hub: what can be downloaded of it, and where it fits"),
 )
@@ -234,7 +234,7 @@ def list_downloads(request: HttpRequest, asked: Query[DownloadFilter]) -> Any:
 
 @router.post(
     "/downloads",
-    response=answers({201: DownloadOut}, 409, 413, 502),
+    response=answers({201: DownloadOut}, 409, 413, 424),
     auth=Token("models.download"),
     summary=_("Have a host download a model"),
 )

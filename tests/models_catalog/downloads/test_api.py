@@ -47,7 +47,7 @@ def test_search_choose_start_follow_pause(hub: Hub, host: Host, client: Client) 
     [
         ({"host": "nowhere"}, 422, "invalid"),
         ({"repo": "../x"}, 422, "invalid"),
-        ({"repo": "acme/none"}, 502, "download.not_found"),
+        ({"repo": "acme/none"}, 424, "download.not_found"),
         ({"choice": "gguf:none"}, 422, "invalid"),
         ({"folder": "/etc"}, 422, "invalid"),
     ],
