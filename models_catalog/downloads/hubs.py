@@ -7,7 +7,6 @@ from urllib.parse import unquote, urlsplit
 from django.conf import settings
 
 from models_catalog.downloads.models import Source
-from panel.fleet.agent.install_plan import without_login
 from panel.fleet.runtimes.sources import has_secret
 
 USUAL = {Source.HUGGINGFACE: "https://huggingface.co", Source.MODELSCOPE: "https://www.modelscope.cn"}
@@ -55,11 +54,6 @@ def proxy_fields() -> tuple[dict[str, str], dict[str, str]]:
     if not address:
         return {}, {}
     return ({}, {PROXY_ENV: address}) if has_secret(address) else ({"proxy": address}, {})
-
-
-def named() -> list[str]:
-    """All addresses that an order of now can name, without logins."""
-    return [hub.endpoint for hub in every()] + ([without_login(proxy())] if proxy() else [])
 
 
 def pasted(text: str) -> tuple[str, str]:

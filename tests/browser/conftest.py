@@ -14,6 +14,7 @@ import pytest
 from django.db import connections
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.browser.cases_downloads import hub
 from tests.servers import Servers
 from tests.web import Web, web_process
 
@@ -60,7 +61,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def web(servers: Servers, django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     """The panel's web process on the test database; rows must be committed (`transactional_db`)."""
-    with web_process(servers, tmp_path_factory.mktemp("web")) as running:
+    hubs = {"HF_ENDPOINT": hub(), "BERTH_MODELSCOPE_ENDPOINT": "http://127.0.0.1:1"}
+    with web_process(servers, tmp_path_factory.mktemp("web"), **hubs) as running:
         yield running
 
 
