@@ -29,7 +29,7 @@ def token_for(source: str, actor: Any) -> str:
 def token_of(source: str, user_id: int | None) -> str:
     """The same by the number of the person, for orders that are made later."""
     rows = HubAccess.objects.filter(source=source, endpoint=hubs.at(source).endpoint)
-    mine = rows.filter(owner_id=user_id).first() if user_id is not None else None
+    mine = rows.filter(owner_id=user_id, owner__is_active=True).first() if user_id is not None else None
     row = mine or rows.filter(owner=None).first()
     return unseal(row.token) if row is not None else ""
 

@@ -79,6 +79,8 @@ class Asker:
     def _fetch(
         self, path: str, query: Mapping[str, Any] | None, method: str, body: Any, most: int = MOST_BYTES
     ) -> tuple[bytes, httpx.Headers]:
+        if self.token and urlsplit(self.hub.endpoint).scheme == "http" and not is_loopback(self.host):
+            raise HubTrouble("plain_http", endpoint=self.hub.endpoint)
         until = time.monotonic() + self.deadline_s
         url = path if "://" in path else self.hub.endpoint.rstrip("/") + path
         if query:

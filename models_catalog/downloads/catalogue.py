@@ -15,6 +15,18 @@ from models_catalog.downloads.models import Source
 FOUND = 20  # of a search
 PAGES = 20  # of a tree
 MOST_FILES = 5000
+EXPAND = [
+    "downloads",
+    "likes",
+    "gated",
+    "tags",
+    "pipeline_tag",
+    "lastModified",
+    "cardData",
+    "safetensors",
+    "usedStorage",
+]
+BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2, "I16": 2}  # others: one
 SHA1, SHA256 = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{64}")
 
 
@@ -61,10 +73,11 @@ class Repo:
 def search(asker: Asker, text: str, *, page: int = 1) -> list[Found]:
     """The most downloaded models that fit. Raises HubTrouble."""
     if asker.hub.source == Source.MODELSCOPE:
-        body = {"PageSize": FOUND, "PageNumber": page, "SortBy": "Default", "Target": "", "Name": text, "Path": ""}
-        data = _scoped(asker.json("/api/v1/models", method="PUT", body={**body, "Criterion": []}).value)
-        return [_from_scope(item) for item in _list(data.get("Models") or _dict(data.get("Model")).get("Models"))]
-    query = {"search": text, "limit": FOUND, "sort": "downloads", "direction": -1, "full": "true", "cardData": "true"}
+        body = {"Name": text, "PageSize": FOUND, "PageNumber": page, "SortBy": "Default", "Target": ""}
+        body |= {"Criterion": [], "SingleCriterion": []}
+        data = _scoped(asker.json("/api/v1/dolphin/models", method="PUT", body=body).value)
+        return [_from_scope(item) for item in _list(_dict(data.get("Model")).get("Models"))]
+    query = {"search": text, "limit": FOUND, "sort": "downloads", "direction": -1, "expand": EXPAND}
     return [_from_hub(item) for item in _list(asker.json("/api/models", query).value)]
 
 
@@ -150,12 +163,17 @@ def _from_hub(item: dict[str, Any]) -> Found:
         licence=str(card.get("license_name") or licence or card.get("license") or "")[:120],
         downloads=_whole(item.get("downloads")),
         likes=_whole(item.get("likes")),
-        size=_whole(_dict(item.get("safetensors")).get("total_size") or item.get("usedStorage")),
+        size=_weights(_dict(_dict(item.get("safetensors")).get("parameters"))) or _whole(item.get("usedStorage")),
         gated=bool(item.get("gated")),
         task=str(item.get("pipeline_tag") or "")[:60],
         updated=str(item.get("lastModified") or "")[:10],
         tags=tuple(tags),
     )
+
+
+def _weights(parameters: dict[str, Any]) -> int:
+    """Bytes of the weights, by how many numbers there are of each format."""
+    return sum(BYTES.get(kind, 1) * (_whole(count) or 0) for kind, count in parameters.items())
 
 
 # --- ModelScope -------------------------------------------------------------------------------------------------------

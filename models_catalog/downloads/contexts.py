@@ -206,17 +206,24 @@ def search_page(hub: hubs.HubAt, text: str, *, may_team: bool) -> dict[str, Any]
         "hubs": hubs.every(),
         "q": text,
         "proxied": bool(hubs.proxy()),
-        "starters": [] if text else [starter_row(hub, starter) for starter in STARTERS],
+        "starters": [] if text else starters(hub)["starters"],
         "may_team": may_team,
     }
 
 
-def starter_row(hub: hubs.HubAt, starter: Starter) -> dict[str, Any]:
+def starters(hub: hubs.HubAt | None = None) -> dict[str, Any]:
+    """What templates/models_catalog/downloads/_starters.html shows, also in an empty catalog."""
+    hub = hub or hubs.at(Source.HUGGINGFACE)
+    hosts = queries.hosts()
+    return {"hub": hub, "starters": [starter_row(starter, hosts) for starter in STARTERS]}
+
+
+def starter_row(starter: Starter, hosts: list[Host]) -> dict[str, Any]:
     """A starter with where it fits, told by its size alone; nobody is asked."""
     weight = int(starter.gib * fits.GIB)
     choice = picks.Choice(starter.key, "", "hf", (), weight)
     facts = fits.facts_of(choice, {})
-    where = [host.name for host in queries.hosts() if _fits(choice, facts, host)]
+    where = [host.name for host in hosts if _fits(choice, facts, host)]
     return {"starter": starter, "size": size(weight), "hosts": ", ".join(where)}
 
 

@@ -104,7 +104,10 @@ def start(host: Host, wish: Wish, *, actor: Any) -> Download:
     )
     for row in same.filter(state__in=[*ACTIVE, State.PAUSED, State.FAILED]).select_related("host"):
         if {file["path"] for file in row.files} == {file["path"] for file in files}:
-            return row if row.state in ACTIVE else _queue(row, actor, "download.resumed")
+            if row.state in ACTIVE:
+                return row
+            row.limit_mib_s, row.endpoint = wish.limit_mib_s, wish.hub.endpoint
+            return _queue(row, actor, "download.resumed")
     if Download.objects.filter(host=host, state=State.WAITING).count() >= MOST_WAITING:
         raise Conflict("download.queue_full", _("This host has enough downloads in its queue."), "")
     row = Download(

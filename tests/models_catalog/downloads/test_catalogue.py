@@ -7,7 +7,7 @@ import pytest
 
 from models_catalog.downloads import hubs
 from models_catalog.downloads.asking import Asker, HubTrouble
-from models_catalog.downloads.catalogue import repository, search
+from models_catalog.downloads.catalogue import _from_hub, repository, search
 from models_catalog.downloads.models import Source
 from tests.fakes.hub import Hub
 
@@ -96,6 +96,18 @@ def test_a_hub_is_not_where_clouds_keep_their_keys() -> None:
     with pytest.raises(HubTrouble) as caught:
         search(Asker(hubs.HubAt(Source.HUGGINGFACE, "http://169.254.169.254")), "x")
     assert caught.value.as_dict()["params"] == {"host": "169.254.169.254", "why": "link_local"}
+
+
+def test_a_token_is_not_sent_without_encryption() -> None:
+    with pytest.raises(HubTrouble) as caught:
+        search(Asker(hubs.HubAt(Source.HUGGINGFACE, "http://10.0.0.9"), "hf_secret"), "x")
+    assert caught.value.code == "download.plain_http"
+
+
+def test_the_size_is_that_of_the_weights() -> None:
+    told = {"id": "acme/sized", "safetensors": {"parameters": {"BF16": 1000, "F32": 10}}, "usedStorage": 9}
+    assert _from_hub(told).size == 2040
+    assert _from_hub({"id": "acme/sized", "usedStorage": 9, "safetensors": {"parameters": "x"}}).size == 9
 
 
 def test_no_question_lasts_for_ever(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
