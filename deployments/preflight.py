@@ -181,6 +181,7 @@ def _host_view(host: Host, artifact: Artifact) -> HostView:
         copies=tuple(
             CopyView(c.pk, c.path, artifact.size_bytes, c.present, () if c.usable else tuple(c.problems))
             for c in host.copies_here
+            if c.delete_job_id is None  # nothing new starts from what is being deleted
         ),
     )
 
