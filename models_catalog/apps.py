@@ -6,5 +6,11 @@ class ModelsCatalogConfig(AppConfig):
     label = "models_catalog"
 
     def ready(self) -> None:
-        from models_catalog import events  # noqa: F401  (connects the receivers)
+        from models_catalog import (
+            events,  # noqa: F401  (connects the receivers)
+            repairs,
+        )
         from models_catalog.downloads import events as downloads  # noqa: F401
+        from models_catalog.downloads import origins, services
+
+        repairs.register(origins.known, services.repair)

@@ -12,6 +12,7 @@ log = logging.getLogger(__name__)
 @shared_task(name="models_catalog.tasks.take_scan")
 def take_scan(job_id: str) -> None:
     from models_catalog import deleting, events, services
+    from models_catalog.downloads import origins
     from panel.fleet.models import Job
 
     job = Job.objects.select_related("host").filter(pk=job_id).first()
@@ -23,6 +24,7 @@ def take_scan(job_id: str) -> None:
     outcome = services.take(job)
     if outcome is not None:
         log.info("scan of %s: %d models, %d gone", job.host, outcome.seen, outcome.gone)
+        origins.note(job.host)
         events.measure_fits()
 
 

@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
 from models_catalog import contexts, events, queries, services
+from models_catalog.downloads import contexts as downloads
 from models_catalog.forms import FolderForm
 from panel.accounts.access import can
 from panel.accounts.guard import right
@@ -43,9 +44,11 @@ def _list_context(request: HttpRequest, form: FolderForm | None = None) -> dict[
     )
     found = slice_of(request, queries.listed(wish, sort=asked["sort"]), size=PAGE)
     hosts = contexts.folders()
+    known = bool(len(found)) or queries.any_model()
     return {
         "section": "models",
         **rights(request),
+        **(downloads.starters() if hosts and not known and can(request.actor, "models.download") else {}),
         "asked": asked,
         "chips": contexts.chips(asked["show"]),
         "selects": contexts.selects(asked),
@@ -55,7 +58,7 @@ def _list_context(request: HttpRequest, form: FolderForm | None = None) -> dict[
         "hosts": hosts,
         "disks": contexts.disks(),
         "moving": any(host["view"].scan for host in hosts),
-        "any": bool(len(found)) or queries.any_model(),
+        "any": known,
         "form": form or FolderForm(),
     }
 

@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from models_catalog.downloads import access, fits, hubs, offline, picks, places, queries, wording
+from models_catalog.downloads import access, fits, hubs, offline, origins, picks, places, queries, wording
 from models_catalog.downloads.asking import HubTrouble
 from models_catalog.downloads.catalogue import Found, Repo
 from models_catalog.downloads.models import ACTIVE, Download, Source, State
@@ -119,7 +119,7 @@ def page(row: Download, *, may: bool) -> dict[str, Any]:
         "more_files": max(0, len(row.files) - FILES_SHOWN),
         "file_count": len(row.files),
         "mirror": "" if row.endpoint == hubs.USUAL[Source(row.source)] else row.endpoint,
-        "page_url": f"{row.endpoint}/{'models/' if row.source == Source.MODELSCOPE else ''}{row.repo}",
+        "page_url": origins.page_of(row),
         "limit": row.limit_mib_s or settings.BERTH_DOWNLOAD_LIMIT_MIB_S,
         "has_log": row.job is not None and (going or bool(log and log.size)),
         "log_url": reverse("download-log", args=[row.pk]),

@@ -14,7 +14,7 @@ from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from models_catalog.downloads import access, events, hubs, places
+from models_catalog.downloads import access, events, hubs, origins, places
 from models_catalog.downloads.asking import Asker
 from models_catalog.downloads.catalogue import Repo
 from models_catalog.downloads.models import ACTIVE, Download, Source, State
@@ -278,7 +278,7 @@ def repair(copy: Copy, *, actor: Any) -> Download:
     Raises Unknown when the copy did not come by a download of this panel.
     """
     fleet.lock_host(copy.host_id)
-    row = origin(copy)
+    row = origins.of(copy)
     if row is None:
         raise Unknown
     if row.state in ACTIVE:
@@ -286,21 +286,3 @@ def repair(copy: Copy, *, actor: Any) -> Download:
     row.replace = True
     row.endpoint = hubs.at(row.source).endpoint
     return _queue(row, actor, "download.repaired")
-
-
-def origin(copy: Copy) -> Download | None:
-    """The download that a copy came from, if any: it lies where that one put it."""
-    rows = Download.objects.select_related("host").filter(host_id=copy.host_id).order_by("-created_at")
-    for row in rows.only("host", "folder", "layout", "name", "repo", "revision", "made", "state", "source").iterator():
-        if copy.path in row.made or _is_below(copy.path, row):
-            return Download.objects.select_related("host").get(pk=row.pk)
-    return None
-
-
-def _is_below(path: str, row: Download) -> bool:
-    base = row.folder.rstrip("/")
-    if row.layout == "hf_cache":
-        base = f"{base}/models--{row.repo.replace('/', '--')}/snapshots/{row.revision}"
-    else:
-        base = f"{base}/{row.name}"
-    return path == base or path.startswith(f"{base}/")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from models_catalog.downloads import access, contexts, outcomes, queries, services
+from models_catalog.downloads import access, contexts, origins, outcomes, queries, services
 from models_catalog.downloads.models import Download, HubAccess, State
 from models_catalog.models import Artifact, CatalogModel, Copy
 from panel.accounts.actor import Actor
@@ -290,3 +290,14 @@ def test_a_broken_copy_is_compared_and_fetched_again(host: Host, otto: Actor, wi
     stranger = Copy.objects.create(artifact=artifact, host=host, path="/srv/models/by-hand")
     with pytest.raises(services.Unknown):
         services.repair(stranger, actor=otto)
+
+
+def test_the_catalog_is_told_where_a_model_came_from(hub: Hub, host: Host, otto: Actor, wish: Make) -> None:
+    row = services.start(host, wish(), actor=otto)
+    result(host, row.job, MADE)
+    model = CatalogModel.objects.create(name="tiny")
+    artifact = Artifact.objects.create(model=model, format="hf", label="bf16", fingerprint="f")
+    Copy.objects.create(artifact=artifact, host=host, path=MADE["path"], present=True)
+    origins.note(host)
+    model.refresh_from_db()
+    assert (model.added_by, model.added_from["how"], model.source_url) == ("otto", "downloaded", f"{hub.url}/acme/tiny")

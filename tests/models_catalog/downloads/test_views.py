@@ -178,3 +178,10 @@ def test_a_longer_list_asks_no_more_questions(
     copies(6, "paused")
     copies(6, "failed")
     assert queries() == before
+
+
+def test_an_empty_catalog_offers_three_to_begin_with(host: Host, browser: Client) -> None:
+    shown = text(browser.get("/models/"))
+    assert "No model yet" in shown and shown.count("/models/downloads/quick") == 3 and "fits quay" in shown
+    person("viewer")
+    assert "/models/downloads/quick" not in text(signed_in("viewer").get("/models/"))
