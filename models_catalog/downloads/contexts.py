@@ -184,11 +184,12 @@ def offline_of(row: Download) -> list[str]:
 
 
 def found_row(found: Found) -> dict[str, Any]:
+    gguf = "gguf" in (tag.lower() for tag in found.tags) or found.repo.lower().endswith("gguf")
     return {
         "found": found,
         "downloads": count(found.downloads),
         "size": size(found.size) if found.size else "",
-        "gguf": "gguf" in (tag.lower() for tag in found.tags) or found.repo.lower().endswith("gguf"),
+        "kind": " · ".join(part for part in (found.task, "GGUF" if gguf else "") if part),
     }
 
 
