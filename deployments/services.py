@@ -15,6 +15,7 @@ from deployments.models import Deployment, Revision
 from deployments.spec import NAME, DeploymentSpec, diff
 from deployments.states import Desired
 from models_catalog.models import Artifact
+from models_catalog.shelf import check_approved
 from panel import audit
 from panel.core import trace, validation
 from panel.core.errors import Conflict, Invalid
@@ -43,9 +44,20 @@ def _check_name(name: str) -> None:
         raise Invalid({"name": NAME_HINT})
 
 
-def _check_artifact(spec: DeploymentSpec) -> None:
-    if not Artifact.objects.filter(pk=spec.artifact_id).exists():
+def _check_artifact(spec: DeploymentSpec, actor: Any) -> None:
+    """Raises Invalid where the model is gone, NotApproved where this person may only deploy others."""
+    artifact = Artifact.objects.select_related("model").filter(pk=spec.artifact_id).first()
+    if artifact is None:
         raise Invalid({"artifact_id": _("This model is not in the catalog any more.")})
+    check_approved(artifact.model, actor)
+
+
+def _check_start(row: Deployment, actor: Any) -> None:
+    """Raises NotApproved. A model that is gone is the planner's to tell."""
+    spec = row.revision.spec if row.revision is not None else {}
+    artifact = Artifact.objects.select_related("model").filter(pk=spec.get("artifact_id")).first()
+    if artifact is not None:
+        check_approved(artifact.model, actor)
 
 
 def _who(actor: Any) -> dict[str, Any]:
@@ -82,7 +94,7 @@ def create(*, name: str, spec: DeploymentSpec, actor: Any, start: bool = True) -
     The same again by the same person within a minute is a button pressed twice, and gives the one that was made.
     """
     _check_name(name)
-    _check_artifact(spec)
+    _check_artifact(spec, actor)
     who = _who(actor)
     try:
         with transaction.atomic():
@@ -123,7 +135,7 @@ def edit(deployment: Deployment, *, spec: DeploymentSpec, actor: Any, base_numbe
     `base_number` is the revision that the person edited: Conflict when someone saved another one meanwhile.
     """
     row = _locked(deployment)
-    _check_artifact(spec)
+    _check_artifact(spec, actor)
     current = row.revision
     if base_number is not None and current.number != base_number:
         raise Conflict("deployment.edited", _("Someone saved other settings while this page was open."))
@@ -153,6 +165,7 @@ def start(deployment: Deployment, *, actor: Any) -> Deployment:
     resting = row.state in ("failed", "stopped")
     if row.desired == Desired.RUNNING and (not resting or row.restart_asked > row.restart_done):
         return row
+    _check_start(row, actor)
     return _want(row, Desired.RUNNING, "deployment.started", actor, ask=True)
 
 
@@ -168,6 +181,7 @@ def start_in_detail(deployment: Deployment, *, actor: Any) -> Deployment:
         return row
     if row.desired == Desired.RUNNING and (row.state not in ("failed", "stopped") or waiting):
         raise Conflict("deployment.moving", _("It is being started already."), _("Wait until this start has ended."))
+    _check_start(row, actor)
     row = _want(row, Desired.RUNNING, "deployment.started_in_detail", actor, ask=True)
     Deployment.objects.filter(pk=row.pk).update(detail_asked=row.restart_asked)
     row.refresh_from_db(fields=["detail_asked"])
@@ -198,6 +212,7 @@ def restart(deployment: Deployment, *, actor: Any) -> Deployment:
     row = _locked(deployment)
     if row.desired == Desired.RUNNING and row.restart_asked > row.restart_done:
         return row
+    _check_start(row, actor)
     return _want(row, Desired.RUNNING, "deployment.restarted", actor, ask=True)
 
 

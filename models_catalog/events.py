@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 
 _swept = float("-inf")
 
+TAKEN = ("scan", "delete")  # kinds of jobs whose end this room writes
 ALL = "models"  # topic: something of the catalog changed
 
 
@@ -25,7 +26,7 @@ def announce() -> None:
 @receiver(signals.job_changed, dispatch_uid="models_catalog.job_changed")
 def handle_job_changed(sender: Any, job_id: uuid.UUID, kind: str, state: str, **_: Any) -> None:
     """Only nudges: the task writes. A scan's log is nobody's news here, its end is."""
-    if kind != "scan":
+    if kind not in TAKEN:
         return
     if state not in ("ended", "refused"):
         announce()
@@ -58,11 +59,23 @@ def sweep_scans(*, every_s: float = 15.0) -> None:
     Called by every tick, works once in `every_s` seconds of this process, so that a queue that waits does not grow.
     """
     global _swept
-    from models_catalog.services import untaken
+    from models_catalog import deleting, fits, services
 
     now = time.monotonic()
     if now - _swept < every_s:
         return
     _swept = now
-    for job_id in untaken():
+    for job_id in [*services.untaken(), *deleting.untaken()]:
         send(job_id)
+    if fits.any_stale():
+        measure_fits()
+
+
+def measure_fits() -> None:
+    """Have the estimates of the list made anew. When the broker is away the ticker asks again."""
+    from models_catalog.tasks import take_fits
+
+    try:
+        take_fits.apply_async((), retry=False)
+    except Exception as exc:  # any transport error; the ticker comes by again
+        log.warning("nudge not sent, the ticker will ask for estimates again: %s", exc)

@@ -217,7 +217,7 @@ class ModelFacts(_Plain):
     chat_template: bool = False
     template_source: str = ""
     templates: list[str] = []  # names of all templates, e.g. ["default", "tool_use"]
-    template_text: str = ""  # only of a store that keeps it outside of the model's files (Ollama)
+    template_text: str = ""  # of the one that engines use; "" also where it is too long to be kept
     generation: dict[str, float] = {}  # the makers' defaults: temperature, top_p, …
     needs_remote_code: bool = False
     code_files: list[str] = []

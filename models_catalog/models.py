@@ -3,10 +3,13 @@
 from typing import Any
 
 from django.db import models
+from django.db.models import Value
 
 from models_catalog.facts import ModelFacts
 from panel.core.models import TimeStamped
-from panel.fleet.models import Host
+from panel.fleet.models import Host, Job
+
+EMPTY_LIST, EMPTY_DICT = (Value(empty, models.JSONField()) for empty in ([], {}))
 
 # Facts that differ between equal copies.
 COPY_FACTS = ("revision", "refs", "config_beside", "projector", "source", "origin", "own_bytes", "licence")
@@ -17,7 +20,25 @@ class CatalogModel(TimeStamped):
 
     name = models.CharField(max_length=200, unique=True)
     notes = models.TextField(blank=True)
-    allow_remote_code = models.BooleanField(default=False)  # an admin's decision, audited
+    notes_by = models.CharField(max_length=150, blank=True, default="", db_default="")
+    notes_at = models.DateTimeField(null=True)
+    tags = models.JSONField(default=list, db_default=EMPTY_LIST)  # texts, in the order that people gave them
+    # what people say; else the files' own word counts
+    licence = models.CharField(max_length=100, blank=True, default="", db_default="")
+    source_url = models.URLField(max_length=500, blank=True, default="", db_default="")
+    # "" where a look through the folders found it
+    added_by = models.CharField(max_length=150, blank=True, default="", db_default="")
+    added_from = models.JSONField(default=dict, db_default=EMPTY_DICT)  # {how: found or downloaded, host, place}
+    # an admin's decisions, audited, as are the next
+    approved = models.BooleanField(default=False, db_default=False, db_index=True)
+    approved_by = models.CharField(max_length=150, blank=True, default="", db_default="")
+    approved_at = models.DateTimeField(null=True)
+    allow_remote_code = models.BooleanField(default=False)
+    code_pins = models.JSONField(default=list, db_default=EMPTY_LIST)  # [[file, SHA-256], …] that the decision is about
+    code_by = models.CharField(max_length=150, blank=True, default="", db_default="")
+    code_at = models.DateTimeField(null=True)
+    # names of files whose change ended it; [] when nothing did
+    code_withdrawn = models.JSONField(default=list, db_default=EMPTY_LIST)
 
     class Meta:
         ordering = ["name"]
@@ -39,6 +60,9 @@ class Artifact(TimeStamped):
     fingerprint = models.CharField(max_length=64, unique=True)
     size_bytes = models.BigIntegerField(default=0)
     facts = models.JSONField(default=dict)
+    fits = models.JSONField(default=dict, db_default=EMPTY_DICT)  # {group of GPUs: verdict}, see fits.py
+    # which GPUs and facts that was told for
+    fits_for = models.CharField(max_length=64, blank=True, db_index=True, default="", db_default="")
 
     class Meta:
         ordering = ["model_id", "format", "label", "id"]
@@ -50,7 +74,8 @@ class Artifact(TimeStamped):
 class Copy(TimeStamped):
     """An artifact on a host's disk. A vanished copy is kept with `present` false, since old runs name it.
 
-    `extra` holds the facts that belong to this copy alone (COPY_FACTS). `usable`: nothing found stands in the way.
+    `extra` holds the facts that belong to this copy alone (COPY_FACTS), and `code`, the sums of its program code as
+    [[file, SHA-256], …] where it needs that to run. `usable`: nothing found stands in the way.
     """
 
     artifact = models.ForeignKey(Artifact, on_delete=models.CASCADE, related_name="copies")
@@ -62,6 +87,10 @@ class Copy(TimeStamped):
     problems = models.JSONField(default=list)  # list of {code, params}
     extra = models.JSONField(default=dict)
     seen_at = models.DateTimeField(null=True)
+    delete_job = models.ForeignKey(Job, on_delete=models.SET_NULL, null=True, related_name="+")  # while it is deleted
+    delete_refusal = models.JSONField(null=True)  # wire.Refusal of the newest try
+    deleted_by = models.CharField(max_length=150, blank=True, default="", db_default="")
+    deleted_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["host", "path"], name="copy_once_per_path")]

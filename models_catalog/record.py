@@ -13,12 +13,14 @@ from pydantic import ValidationError
 
 from models_catalog.facts import ModelFacts, Problem
 from models_catalog.models import COPY_FACTS, Artifact, CatalogModel, Copy, ScannedRoot
+from models_catalog.shelf import withdraw_changed
 from panel.core.locks import Lock, lock_until_commit
 from panel.fleet import wire
 from panel.fleet.models import Host
 
 log = logging.getLogger(__name__)
 
+MOST_CODE = 100  # files of code that a scan lists
 UNFINISHED = frozenset({"too_many_entries", "not_scanned"})  # what was not seen may still be there
 WHOLE = ""  # the path of the ScannedRoot that stands for the scan as a whole
 UNSEEN = frozenset({"no_permission", "cannot_read", "too_deep", "link_outside"})  # what lies below was not looked at
@@ -49,18 +51,28 @@ class _Item:
 
     def copy_values(self) -> dict[str, Any]:
         own = self.facts.to_dict()
+        code = {"code": _code(self.facts)} if self.facts.needs_remote_code else {}
         return {
             "root": self.root,
             "present": True,
             "usable": self.usable,
             "problems": self.problems,
-            "extra": {name: own[name] for name in COPY_FACTS},
+            "extra": {name: own[name] for name in COPY_FACTS} | code,
         }
 
     def artifact_values(self) -> dict[str, Any]:
         shared = {name: value for name, value in self.facts.to_dict().items() if name not in COPY_FACTS}
         label = (self.facts.label or self.format)[:200]
         return {"format": self.format, "label": label, "size_bytes": self.size, "facts": shared}
+
+
+def _code(facts: ModelFacts) -> list[list[str]]:
+    """[[file, SHA-256], …] of its program code. A list that may be cut off is never wholly known."""
+    sums = {file.name: file.sha256 for file in facts.files if file.kind == "code"}
+    found = {name: sums.get(name, "") for name in [*facts.code_files, *sums]}
+    if len(found) >= MOST_CODE:
+        found["…"] = ""
+    return [[name, found[name]] for name in sorted(found)]
 
 
 @dataclass
@@ -87,8 +99,11 @@ def record_scan(host: Host, items: list[dict[str, Any]], *, seen_at: datetime | 
     scan.roots = {path: problems for path, problems in scan.roots.items() if path not in newer}
     scan.items = {path: item for path, item in scan.items.items() if item.root not in newer}
     known = {copy.path: copy for copy in Copy.objects.filter(host=host).select_related("artifact")}
-    artifacts = _artifacts(scan, known)
+    artifacts = _artifacts(host, scan, known)
     _copies(host, scan, known, artifacts, at)
+    withdraw_changed(
+        {artifacts[item.facts.fingerprint].model_id for item in scan.items.values() if item.facts.needs_remote_code}
+    )
     gone = _vanished(host, scan)
     _roots(host, scan, at)
     return Outcome(seen=len(scan.items), gone=gone, unreadable=scan.unreadable)
@@ -118,7 +133,7 @@ def _read(host: Host, items: list[dict[str, Any]]) -> _Scan:
     return scan
 
 
-def _artifacts(scan: _Scan, known: dict[str, Copy]) -> dict[str, Artifact]:
+def _artifacts(host: Host, scan: _Scan, known: dict[str, Copy]) -> dict[str, Artifact]:
     """The artifact of each fingerprint of the scan: known, updated in place, or new."""
     wanted = {item.facts.fingerprint: item for item in scan.items.values()}
     found = {row.fingerprint: row for row in Artifact.objects.filter(fingerprint__in=wanted)}
@@ -136,10 +151,10 @@ def _artifacts(scan: _Scan, known: dict[str, Copy]) -> dict[str, Artifact]:
         found[row.fingerprint] = row
         changed.append(row)
     if changed:
-        fields = ["fingerprint", "format", "label", "size_bytes", "facts", "updated_at"]
+        fields = ["fingerprint", "format", "label", "size_bytes", "facts", "fits_for", "updated_at"]
         Artifact.objects.bulk_update(changed, fields)
     fresh = {print_: item for print_, item in wanted.items() if print_ not in found}
-    models = _models({item.name for item in fresh.values()})
+    models = _models({item.name: item for item in fresh.values()}, host)
     made = Artifact.objects.bulk_create(
         Artifact(model=models[item.name], fingerprint=print_, **item.artifact_values())
         for print_, item in fresh.items()
@@ -154,6 +169,7 @@ def _update(row: Artifact, item: _Item) -> bool:
         return False
     for name, value in values.items():
         setattr(row, name, value)
+    row.fits_for = ""  # the estimate is made anew
     row.updated_at = timezone.now()
     return True
 
@@ -165,9 +181,16 @@ def _sole_owners(copies: Any) -> set[int]:
     return set(rows.values_list("pk", flat=True))
 
 
-def _models(names: set[str]) -> dict[str, CatalogModel]:
-    found = {row.name: row for row in CatalogModel.objects.filter(name__in=names)}
-    made = CatalogModel.objects.bulk_create(CatalogModel(name=name) for name in sorted(names - set(found)))
+def _models(items: dict[str, _Item], host: Host) -> dict[str, CatalogModel]:
+    """Models by name; new ones remember where they were found first."""
+    found = {row.name: row for row in CatalogModel.objects.filter(name__in=items)}
+    made = CatalogModel.objects.bulk_create(
+        CatalogModel(
+            name=name, added_from={"how": "found", "host": host.name, "place": item.facts.source, "path": item.path}
+        )
+        for name, item in sorted(items.items())
+        if name not in found
+    )
     return found | {row.name: row for row in made}
 
 
@@ -191,7 +214,7 @@ def _copies(host: Host, scan: _Scan, known: dict[str, Copy], artifacts: dict[str
     )
     if left:  # a half download that became whole: nothing can refer to the half
         Artifact.objects.filter(pk__in=left, copies=None).delete()
-        CatalogModel.objects.filter(artifacts=None, notes="").delete()
+        CatalogModel.objects.filter(artifacts=None, notes="", tags=[], approved=False).delete()
 
 
 def _below(path: str) -> Q:

@@ -11,8 +11,9 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from models_catalog import events
-from models_catalog.models import CatalogModel, Copy, ScannedRoot
+from models_catalog.models import Copy, ScannedRoot
 from models_catalog.record import WHOLE, Outcome, record_scan
+from models_catalog.shelf import set_remote_code
 from panel import audit
 from panel.core.errors import Conflict, Invalid, NotFound
 from panel.fleet import wire
@@ -125,17 +126,6 @@ def remove_root(host: Host, path: str, *, actor: Any) -> int:
     transaction.on_commit(partial(share_folders, row))
     transaction.on_commit(events.announce, robust=True)
     return len(left)
-
-
-@transaction.atomic
-def set_remote_code(model: CatalogModel, allowed: bool, *, actor: Any) -> bool:
-    """Allow or forbid that engines run the model's own code. False when it was so already."""
-    if not CatalogModel.objects.filter(pk=model.pk, allow_remote_code=not allowed).update(allow_remote_code=allowed):
-        return False
-    verb = "model.code_allowed" if allowed else "model.code_forbidden"
-    audit.record(verb, model, actor=actor, before={"allowed": not allowed}, after={"allowed": allowed})
-    transaction.on_commit(events.announce, robust=True)
-    return True
 
 
 @transaction.atomic

@@ -9,12 +9,25 @@ log = logging.getLogger(__name__)
 
 @shared_task(name="models_catalog.tasks.take_scan")
 def take_scan(job_id: str) -> None:
-    from models_catalog import services
+    from models_catalog import deleting, events, services
     from panel.fleet.models import Job
 
     job = Job.objects.select_related("host").filter(pk=job_id).first()
     if job is None:
         return
+    if job.kind == "delete":
+        deleting.take(job)
+        return
     outcome = services.take(job)
     if outcome is not None:
         log.info("scan of %s: %d models, %d gone", job.host, outcome.seen, outcome.gone)
+        events.measure_fits()
+
+
+@shared_task(name="models_catalog.tasks.take_fits")
+def take_fits() -> None:
+    """Which models fit which GPUs, for the list and its filter."""
+    from models_catalog import events, fits
+
+    if fits.freshen():
+        events.announce()

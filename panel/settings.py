@@ -188,6 +188,7 @@ BERTH_PROBE_TIMEOUT_S = env.number("BERTH_PROBE_TIMEOUT_S", 120.0, low=1)
 BERTH_RESTART_FIRST_S = env.number("BERTH_RESTART_FIRST_S", 10.0, low=0.05)
 BERTH_RESTART_MAX_S = env.number("BERTH_RESTART_MAX_S", 300.0, low=0.05)
 BERTH_LOG_CAP_MIB = env.integer("BERTH_LOG_CAP_MIB", 64, low=1)
+BERTH_APPROVED_MODELS_ONLY = env.boolean("BERTH_APPROVED_MODELS_ONLY", False)
 BERTH_ENGINE_CACHE = env.path("BERTH_ENGINE_CACHE", BERTH_DATA / "engines")
 
 # --- where hosts install engines from; addresses may hold a name and a password --------------------------------------

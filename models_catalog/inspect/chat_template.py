@@ -1,4 +1,4 @@
-"""Where a Hugging Face folder keeps its chat templates. Pure; a template is never rendered here."""
+"""Where a Hugging Face folder keeps its chat templates. Pure; a template is read and never rendered here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models_catalog.inspect.listing import Listing
-from models_catalog.inspect.reading import Unusable, clean, read_json_object
+from models_catalog.inspect.reading import Unusable, clean, open_regular, read_json_object
 
 FILE = "chat_template.jinja"
 JSON_FILE = "chat_template.json"
@@ -16,6 +16,7 @@ CONFIG = "tokenizer_config.json"
 FOLDER = "additional_chat_templates"  # of named ones, beside the default
 TEKKEN = "tekken.json"  # Mistral's tokenizer lays out a chat by itself
 MAX_NAMED = 20
+MAX_TEXT = 64 << 10  # characters; the longest real ones have 30,000
 DEFAULT = "default"
 
 
@@ -34,6 +35,35 @@ def templates_of(listing: Listing, tokenizer_config: dict[str, Any]) -> tuple[st
     if named:
         return f"{FOLDER}/{named[0]}.jinja", named
     return (TEKKEN, [DEFAULT]) if listing.has(TEKKEN) else ("", [])
+
+
+def text_of(listing: Listing, tokenizer_config: dict[str, Any], source: str, names: list[str]) -> str:
+    """The template that engines use, from the place that `templates_of` named. "" when it is not text, or too long."""
+    try:
+        if source.endswith(".jinja"):
+            path = listing.files[FILE].real if source == FILE else str(Path(listing.path) / source)
+            with open_regular(path) as stream:
+                return template_text(stream.read(MAX_TEXT + 1).decode("utf-8", "replace"))
+        config = read_json_object(listing.files[JSON_FILE].real) if source == JSON_FILE else tokenizer_config
+    except (Unusable, OSError, KeyError):
+        return ""
+    return template_text(_chosen(config.get("chat_template"), names)) if source in (JSON_FILE, CONFIG) else ""
+
+
+def _chosen(value: object, names: list[str]) -> object:
+    """The default one, else the first."""
+    if isinstance(value, list):
+        value = {
+            clean(item.get("name"), 40) or DEFAULT: item.get("template") for item in value if isinstance(item, dict)
+        }
+    return value.get(names[0] if names else DEFAULT) if isinstance(value, dict) else value
+
+
+def template_text(text: object) -> str:
+    """As a database takes it. "" when it is too long: half a template is none."""
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        return ""
+    return "".join("\ufffd" if "\ud800" <= c <= "\udfff" or c == "\0" else c for c in text)
 
 
 def _all(found: list[str], named: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models_catalog.facts import Adapter, FileFact, Input, ModelFacts, Problem, Purpose, Quantisation, TaskKind
+from models_catalog.inspect.chat_template import template_text
 from models_catalog.inspect.fingerprint import fingerprint
 from models_catalog.inspect.found import Found
 from models_catalog.inspect.gguf import GgufHeader, read_gguf
@@ -257,12 +258,14 @@ def _words(header: GgufHeader) -> dict[str, Any]:
     keys = {key for key in {*header.values, *header.lists} if header.values.get(key) != ""}
     named = sorted(clean(key[len(TEMPLATE) + 1 :], 40) for key in keys if key.startswith(TEMPLATE + "."))
     templates = [*(["default"] if TEMPLATE in keys else []), *(name for name in named if name)][:20]
+    place = (TEMPLATE if TEMPLATE in keys else f"{TEMPLATE}.{templates[0]}") if templates else ""
     return {
         "tokenizer": kind,
         "tokenizer_kind": TOKENIZERS.get(kind, kind),
         "chat_template": bool(templates),
-        "template_source": (TEMPLATE if TEMPLATE in keys else f"{TEMPLATE}.{templates[0]}") if templates else "",
+        "template_source": place,
         "templates": templates,
+        "template_text": template_text(header.text(place)) if place else "",
         "generation": {
             name: number for key, name in SAMPLING.items() if (number := real(header.values.get(key))) is not None
         },

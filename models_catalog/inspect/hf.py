@@ -8,7 +8,7 @@ from models_catalog.facts import FileFact, ModelFacts, Problem
 from models_catalog.inspect import hf_config, hf_use, mistral
 from models_catalog.inspect.adapter import CONFIG as ADAPTER
 from models_catalog.inspect.adapter import adapter_of, adapter_weights
-from models_catalog.inspect.chat_template import templates_of
+from models_catalog.inspect.chat_template import templates_of, text_of
 from models_catalog.inspect.fingerprint import fingerprint
 from models_catalog.inspect.found import Found
 from models_catalog.inspect.hf_claims import claim_problems
@@ -168,6 +168,7 @@ class _Inspection:
             "chat_template": bool(source),
             "template_source": source,
             "templates": templates,
+            "template_text": text_of(listing, tokenizer_config, source, templates),
             "purpose": purpose,
             "tasks": hf_use.tasks(purpose),
             "inputs": hf_use.inputs(config, purpose),

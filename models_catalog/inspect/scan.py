@@ -35,6 +35,7 @@ MAX_ENTRIES = 200_000
 MAX_DEPTH = 10
 MAX_PARTS = 10_000
 MAX_PROBLEMS = 50  # of one root
+MAX_TEXTS = 3 << 20  # characters of all templates in one scan, whose result is one message
 MAX_PATH = 1000  # characters; the panel's column
 # Folders that hold no models of their own, or copies of what lies elsewhere.
 SKIPPED = frozenset({"__pycache__", "node_modules", "lost+found", "site-packages", "blobs"})
@@ -74,6 +75,7 @@ class _Walk:
     problems: list[Problem] = field(default_factory=list)
     current: str = ""
     models: int = 0
+    texts: int = MAX_TEXTS
 
     def root(self, root: str) -> Iterator[dict[str, Any]]:
         self.current, self.problems, self.models, self.bytes = root, [], 0, 0
@@ -226,6 +228,9 @@ class _Walk:
             self.say("path_too_long", folder=clean(path, MAX_PATH))
             return
         facts: dict[str, Any] = {**place.told, **record["facts"], "own_bytes": self.count(own)}
+        self.texts -= len(facts.get("template_text", ""))
+        if self.texts < 0:
+            facts.pop("template_text", None)
         problems = [*place.parts_left(record), *record["problems"]]
         shown = clean(path, MAX_PATH)
         if shown != path:

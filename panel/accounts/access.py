@@ -26,6 +26,8 @@ RIGHTS: dict[str, Role] = {
     "models.scan": Role.OPERATOR,
     "models.download": Role.OPERATOR,
     "models.roots": Role.ADMIN,  # which folders of a host are searched
+    "models.describe": Role.OPERATOR,  # notes, tags, licence, source
+    "models.approve": Role.ADMIN,
     "models.trust": Role.ADMIN,  # let a model run its own code
     "models.delete": Role.ADMIN,
     "hosts.view": Role.VIEWER,

@@ -1,0 +1,205 @@
+"""What people say about a model: notes, tags, licence, approval, trust in its code. One transaction each, audited."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from models_catalog import events
+from models_catalog.models import CatalogModel, Copy
+from panel import audit
+from panel.accounts.access import require
+from panel.accounts.actor import SYSTEM_ROLE, as_actor
+from panel.accounts.models import Role
+from panel.core.errors import Conflict, Denied, Invalid
+
+MAX_NOTES = 10_000  # characters
+MAX_TAGS, MAX_TAG = 20, 40
+LICENCE, ADDRESS = 100, 500
+
+Pins = list[list[str]]
+
+
+def _name(actor: Any) -> str:
+    return str(getattr(actor, "name", None) or actor or "system")[:150]
+
+
+def _locked(model: CatalogModel) -> CatalogModel:
+    return CatalogModel.objects.select_for_update().get(pk=model.pk)
+
+
+# --- notes and tags ---------------------------------------------------------------------------------------------------
+
+
+def clean_tags(tags: Iterable[str]) -> list[str]:
+    """Trimmed, each once, whatever its capitals. Raises Invalid."""
+    kept: dict[str, str] = {}
+    for tag in tags:
+        text = " ".join(str(tag).split())
+        if text:
+            kept.setdefault(text.casefold(), text)
+    if len(kept) > MAX_TAGS or any(len(tag) > MAX_TAG or not tag.isprintable() or "," in tag for tag in kept.values()):
+        text = _("At most %(n)s tags of %(long)s characters each, without commas.")
+        raise Invalid({"tags": text % {"n": MAX_TAGS, "long": MAX_TAG}})
+    return list(kept.values())
+
+
+def describe(
+    model: CatalogModel,
+    *,
+    actor: Any,
+    notes: str | None = None,
+    tags: Iterable[str] | None = None,
+    licence: str | None = None,
+    source_url: str | None = None,
+) -> CatalogModel:
+    """Write what is given; None leaves a field as it is. The same again changes nothing. Raises Invalid."""
+    require(actor, "models.describe", model)
+    wanted: dict[str, Any] = {}
+    if tags is not None:
+        wanted["tags"] = clean_tags(tags)
+    for name, text, most in (
+        ("notes", notes, MAX_NOTES),
+        ("licence", licence, LICENCE),
+        ("source_url", source_url, 500),
+    ):
+        if text is None:
+            continue
+        wanted[name] = text.strip().replace("\r\n", "\n")
+        if len(wanted[name]) > most or "\x00" in text:
+            raise Invalid({name: _("At most %(n)s characters.") % {"n": most}})
+    url = wanted.get("source_url")
+    if url and (not url.startswith(("https://", "http://")) or not url.isprintable() or " " in url):
+        raise Invalid({"source_url": _("Give the whole address, beginning with https://.")})
+    return _describe(model, wanted, actor)
+
+
+@transaction.atomic
+def _describe(model: CatalogModel, wanted: dict[str, Any], actor: Any) -> CatalogModel:
+    row = _locked(model)
+    before = {name: getattr(row, name) for name in wanted if getattr(row, name) != wanted[name]}
+    if not before:
+        return row
+    for name in before:
+        setattr(row, name, wanted[name])
+    if "notes" in before:
+        row.notes_by, row.notes_at = (_name(actor), timezone.now()) if row.notes else ("", None)
+    row.save(update_fields=[*before, "notes_by", "notes_at", "updated_at"])
+    after = {name: wanted[name] for name in before}
+    audit.record("model.described", row, actor=actor, before=before, after=after)
+    transaction.on_commit(events.announce, robust=True)
+    return row
+
+
+# --- approval ---------------------------------------------------------------------------------------------------------
+
+
+class NotApproved(Denied):
+    code = "model.not_approved"
+    message: Any = _("%(model)s is not approved, and operators may only deploy approved models here.")
+    hint: Any = _("An admin can approve it on the model's page.")
+
+
+def approve(model: CatalogModel, approved: bool, *, actor: Any) -> bool:
+    """An admin approves a model for all, or withdraws that. What runs goes on. False when it was so already."""
+    require(actor, "models.approve", model)
+    with transaction.atomic():
+        row = _locked(model)
+        if row.approved == approved:
+            return False
+        row.approved = approved
+        row.approved_by, row.approved_at = (_name(actor), timezone.now()) if approved else ("", None)
+        row.save(update_fields=["approved", "approved_by", "approved_at", "updated_at"])
+        audit.record("model.approved" if approved else "model.approval_withdrawn", row, actor=actor)
+        transaction.on_commit(events.announce, robust=True)
+    return True
+
+
+def may_deploy(model: CatalogModel, actor: Any) -> bool:
+    """Whether this person may deploy it, as far as approval goes."""
+    if model.approved or not settings.BERTH_APPROVED_MODELS_ONLY:
+        return True
+    return actor is None or as_actor(actor).role in (Role.ADMIN, SYSTEM_ROLE)
+
+
+def check_approved(model: CatalogModel, actor: Any) -> None:
+    """Raises NotApproved. Restarts by the restart policy are nobody's act and are not asked."""
+    if not may_deploy(model, actor):
+        raise NotApproved(params={"model": model.name})
+
+
+# --- its own program code ---------------------------------------------------------------------------------------------
+
+
+def code_of(copies: Iterable[Copy]) -> Pins:
+    """[[file, SHA-256], …] of the program code of copies that are there; a sum is "" where none is known."""
+    found = {(str(name), str(sum_)) for copy in copies if copy.present for name, sum_ in copy.extra.get("code") or []}
+    return [list(pair) for pair in sorted(found)]
+
+
+def digest(code: Pins) -> str:
+    """Stands for one list of code in a form, so that nobody allows what they did not see."""
+    return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:32]
+
+
+def _copies(model: CatalogModel) -> list[Copy]:
+    return list(Copy.objects.filter(artifact__model=model, present=True))
+
+
+def set_remote_code(model: CatalogModel, allowed: bool, *, actor: Any, seen: str | None = None) -> bool:
+    """Allow or forbid that engines run the model's own code. False when it was so already.
+
+    Allowed are the files as they are now, by their sums; a scan that finds others withdraws it. `seen` is the digest
+    of the list that the admin looked at: Conflict when it is another one by now, or a sum is not known.
+    """
+    require(actor, "models.trust", model)
+    with transaction.atomic():
+        row = _locked(model)
+        pins = code_of(_copies(row)) if allowed else []
+        if allowed:
+            _check_code(pins, seen)
+        if row.allow_remote_code == allowed and row.code_pins == pins:
+            return False
+        before = {"allowed": row.allow_remote_code}
+        row.allow_remote_code, row.code_pins, row.code_withdrawn = allowed, pins, []
+        row.code_by, row.code_at = _name(actor), timezone.now()
+        row.save(update_fields=["allow_remote_code", "code_pins", "code_withdrawn", "code_by", "code_at", "updated_at"])
+        verb = "model.code_allowed" if allowed else "model.code_forbidden"
+        after = {"allowed": allowed, **({"files": dict(pins[:50])} if pins else {})}
+        audit.record(verb, row, actor=actor, before=before, after=after)
+        transaction.on_commit(events.announce, robust=True)
+    return True
+
+
+def _check_code(pins: Pins, seen: str | None) -> None:
+    if seen is not None and seen != digest(pins):
+        text = _("The model's code is not the one that was shown here any more.")
+        raise Conflict("model.code_changed", text, _("Look at the list again, then decide."))
+    if unknown := [name for name, sum_ in pins if not sum_]:
+        text = _("What %(file)s holds is not known, so it cannot be allowed.")
+        hint = _("Look for models again. A file of more than a few MiB is no code that Berth can compare.")
+        raise Conflict("model.code_unknown", text, hint, params={"file": unknown[0]})
+
+
+def withdraw_changed(models: Iterable[int]) -> None:
+    """End the trust in models whose code is not what was allowed. Part of a scan's transaction."""
+    rows = CatalogModel.objects.select_for_update().filter(pk__in=list(models), allow_remote_code=True).order_by("pk")
+    for row in rows:
+        code = code_of(_copies(row))
+        if row.code_at is None and all(sum_ for _name, sum_ in code):  # allowed before sums were kept: these are they
+            row.code_pins, row.code_at = code, timezone.now()
+            row.save(update_fields=["code_pins", "code_at", "updated_at"])
+            continue
+        pins = {tuple(pair) for pair in row.code_pins}
+        changed = [name for name, sum_ in code if (name, sum_) not in pins or not sum_]
+        if not changed:
+            continue
+        row.allow_remote_code, row.code_pins = False, []
+        row.code_withdrawn, row.code_at = list(dict.fromkeys(changed))[:50], timezone.now()
+        row.save(update_fields=["allow_remote_code", "code_pins", "code_withdrawn", "code_at", "updated_at"])
+        audit.record("model.code_withdrawn", row, actor=None, files=row.code_withdrawn)
