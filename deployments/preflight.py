@@ -179,14 +179,9 @@ def _host_view(host: Host, artifact: Artifact) -> HostView:
         gpus=tuple(_gpu_view(gpu) for gpu in host.gpus.all()),
         runtimes=tuple(_runtime_view(r) for r in host.runtimes.all()),
         copies=tuple(
-            CopyView(
-                c.pk,
-                c.path,
-                artifact.size_bytes,
-                c.present and c.delete_job_id is None,
-                () if c.usable else tuple(c.problems),
-            )
+            CopyView(c.pk, c.path, artifact.size_bytes, c.present, () if c.usable else tuple(c.problems))
             for c in host.copies_here
+            if c.delete_job_id is None  # nothing new starts from what is being deleted
         ),
     )
 

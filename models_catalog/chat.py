@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from typing import Any
 from django.utils.translation import gettext_lazy as _
 
 from panel.core.wording import Pair, Words, said
+
+log = logging.getLogger(__name__)
 
 CHILD = Path(__file__).with_name("chat_child.py")
 LONGEST_S = 8.0
@@ -156,7 +159,7 @@ def _rendered(template: str) -> Tried:
     env = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONHASHSEED": "0", "LANG": "C.UTF-8"}
     try:
         done = subprocess.run(
-            [sys.executable, "-s", "-B", str(CHILD)],
+            [sys.executable, "-s", "-B", "-P", str(CHILD)],  # -P: beside it lies a folder "inspect"
             input=json.dumps(asked).encode(),
             capture_output=True,
             env=env,
@@ -165,7 +168,10 @@ def _rendered(template: str) -> Tried:
             check=False,
         )
         answers = json.loads(done.stdout[:MOST_ANSWER])
-    except (subprocess.TimeoutExpired, ValueError):  # too slow, or ended by its bounds without a word
+    except subprocess.TimeoutExpired:
+        return _all("chat.too_much")
+    except ValueError:  # ended by its bounds without a word
+        log.info("a template ended its process (%d): %s", done.returncode, done.stderr[-300:].decode(errors="replace"))
         return _all("chat.too_much")
     return Tried(tuple(_try(code, answer) for code, answer in zip(CASES, answers, strict=True)))
 

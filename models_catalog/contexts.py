@@ -1,15 +1,16 @@
 """What the catalog's pages show, made ready for the templates: words, badges, links. Reads only."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from models_catalog import queries, serving, wording
+from models_catalog import disk, queries, serving, uses, wording
 from models_catalog.facts import ModelFacts
 from models_catalog.models import Artifact, CatalogModel, Copy
+from models_catalog.uses import Use
 from panel.core.numbers import NBSP, ngroup, size
 from panel.core.wording import Words
 from panel.fleet.models import Runtime
@@ -77,7 +78,7 @@ def form_of(artifact: Artifact, runtimes: Sequence[Runtime]) -> Form:
     return Form(artifact, facts, there, [copy for copy in copies if not copy.present], reasons)
 
 
-def _forms(model: CatalogModel, runtimes: Sequence[Runtime]) -> list[Form]:
+def forms_of(model: CatalogModel, runtimes: Sequence[Runtime]) -> list[Form]:
     """Deployable forms first, then those that are there."""
     forms = []
     for artifact in model.artifacts.all():
@@ -86,9 +87,34 @@ def _forms(model: CatalogModel, runtimes: Sequence[Runtime]) -> list[Form]:
     return sorted(forms, key=lambda form: (not form.deployable, not form.copies))
 
 
-def row(model: CatalogModel, runtimes: Sequence[Runtime]) -> dict[str, Any]:
+def fits_word(fits: dict[str, Any]) -> tuple[str, str, str]:
+    """Kind and word of the badge, and on which GPUs; by the estimate that is kept with the artifact."""
+    badges = {
+        "fits": ("ok", _("Fits")),
+        "tight": ("warn", _("Tight")),
+        "does_not_fit": ("bad", _("Too big")),
+        "unknown": ("off", _("Not known")),
+    }
+    kind_, word = badges.get(fits.get("best", ""), ("", ""))
+    on = [gpus(one["name"], one["count"], one["total_mib"], cpu=one["cpu"]) for one in fits.get("on", [])]
+    return kind_, word, _(" or ").join(on[:2])
+
+
+def gpus(name: str, count: int, total_mib: int, *, cpu: bool = False) -> str:
+    """ "2 × L40S 45 GB", or the processor."""
+    if cpu:
+        return _("processor, %(size)s") % {"size": size(total_mib << 20)}
+    return f"{count}{NBSP}×{NBSP}{short_name(name)}"
+
+
+def short_name(name: str) -> str:
+    """Without the maker, whom everybody knows."""
+    return name.removeprefix("NVIDIA ").removeprefix("GeForce ") or name
+
+
+def row(model: CatalogModel, runtimes: Sequence[Runtime], used: Mapping[int, list[Use]]) -> dict[str, Any]:
     """One line of the list."""
-    forms = _forms(model, runtimes)
+    forms = forms_of(model, runtimes)
     shown = [form for form in forms if form.copies] or forms
     best = shown[0]
     parts = [kind(best.facts), amount(best.facts.parameters)]
@@ -96,33 +122,93 @@ def row(model: CatalogModel, runtimes: Sequence[Runtime]) -> dict[str, Any]:
         parts.append(_("%(n)s context") % {"n": tokens(best.facts.context_length)})
     parts += [", ".join(dict.fromkeys(form.title for form in shown))]
     hosts = dict.fromkeys(copy.host.name for form in shown for copy in form.copies)
+    users = {use.text: use for form in forms for use in used.get(form.artifact.pk, [])}
     return {
         "model": model,
         "sub": " · ".join(part for part in parts if part),
         "badge": best.badge,
         "why": best.reasons[0] if best.reasons else None,
+        "fits": fits_word(best.artifact.fits) if best.copies else ("", "", ""),
         "size": size(sum(form.artifact.size_bytes for form in shown)),
         "hosts": ", ".join(hosts),
+        "uses": list(users.values())[:2],
+        "more_uses": max(0, len(users) - 2),
         "deploy": best.artifact.pk if best.deployable else None,
     }
 
 
 def rows(models: Iterable[CatalogModel]) -> list[dict[str, Any]]:
+    found = list(models)
     runtimes = queries.engines()
-    return [row(model, runtimes) for model in models]
+    used = uses.of(artifact.pk for model in found for artifact in model.artifacts.all())
+    return [row(model, runtimes, used) for model in found]
 
 
 def chips(current: str) -> list[tuple[str, str, bool]]:
     """(value, word, chosen) of the filter."""
     words = {
         "": _("All"),
+        "fits": _("Fits my GPUs"),
         "whole": _("Whole"),
         "problems": _("With problems"),
-        "gguf": "GGUF",
-        "embed": _("Embeddings"),
+        "approved": _("Approved"),
+        "unused": _("Never used"),
         "gone": _("Gone"),
     }
-    return [(value, words[value], value == current) for value in queries.SHOW]
+    return [(value, word, value == current) for value, word in words.items()]
+
+
+def selects(asked: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The further filters: name, what it narrows, and (value, word, chosen) of each choice."""
+    sizes = {
+        "4": _("up to 4 GiB"),
+        "16": _("4 to 16 GiB"),
+        "64": _("16 to 64 GiB"),
+        "more": _("more than 64 GiB"),
+    }
+    choices: list[tuple[str, str, str, dict[str, str]]] = [
+        ("format", _("Format"), _("All formats"), FORMATS),
+        ("task", _("Task"), _("All tasks"), {task: str(wording.TASKS[task]) for task in queries.TASKS}),
+        ("size", _("Size"), _("All sizes"), sizes),
+        ("label", _("Precision"), _("All precisions"), {label: label for label in queries.labels()}),
+        ("tag", _("Tag"), _("All tags"), {tag: tag for tag in queries.tags()}),
+    ]
+    return [
+        {
+            "name": name,
+            "label": label,
+            "all": every,
+            "choices": [(value, word, value == asked[name]) for value, word in words.items()],
+        }
+        for name, label, every, words in choices
+        if words
+    ]
+
+
+# --- where the disks go ----------------------------------------------------------------------------------------------
+
+
+def disks() -> dict[str, Any]:
+    """Disk use per host, copies that lie there twice, and what was never used."""
+    hosts = disk.by_host()
+    return {
+        "hosts": [
+            {
+                "view": view,
+                "free": size(view.free_mib << 20) if view.free_mib is not None else "",
+                "total": size(view.total_mib << 20) if view.total_mib is not None else "",
+                "percent": round(100 - 100 * view.free_mib / view.total_mib)
+                if view.free_mib is not None and view.total_mib
+                else None,
+                "models": size(view.bytes),
+                "away": view.host.lost_at is not None,
+            }
+            for view in hosts
+        ],
+        "twice": [(view.host, one) for view in hosts for one in view.duplicates][:20],
+        "unused": sum(view.unused for view in hosts),
+        "unused_bytes": sum(view.unused_bytes for view in hosts),
+    }
 
 
 # --- where it looks ---------------------------------------------------------------------------------------------------
@@ -157,87 +243,3 @@ def _scan_badge(view: queries.HostFolders) -> tuple[str, str]:
     if view.scanned_at is None:
         return "off", _("Not looked at yet")
     return "ok", _("Looked through")
-
-
-# --- one model --------------------------------------------------------------------------------------------------------
-
-
-def model_page(model: CatalogModel) -> dict[str, Any]:
-    forms = _forms(model, queries.engines())
-    code = sorted({file for form in forms if form.facts.needs_remote_code for file in form.facts.code_files})
-    best = next((form for form in forms if form.deployable), None)
-    scanning = any(view.scan is not None for view in queries.hosts())
-    return {
-        "model": model,
-        "forms": [_form(form) for form in forms],
-        "best": best,
-        "sub": _subtitle(forms),
-        "needs_code": any(form.facts.needs_remote_code for form in forms),
-        "code_files": code,
-        "scanning": scanning,
-    }
-
-
-def _subtitle(forms: list[Form]) -> str:
-    facts = forms[0].facts if forms else None
-    if facts is None:
-        return ""
-    tasks = ", ".join(str(wording.TASKS[task]) for task in facts.tasks)
-    parts = [tasks, amount(facts.parameters), facts.architecture]
-    return " · ".join(part for part in parts if part)
-
-
-def _form(form: Form) -> dict[str, Any]:
-    return {
-        "form": form,
-        "artifact": form.artifact,
-        "badge": form.badge,
-        "facts": _facts(form.facts, form.artifact),
-        "copies": [
-            {"copy": copy, "problems": [wording.of_file(p) for p in copy.problems]}
-            for copy in [*form.copies, *form.gone]
-        ],
-        "files": form.facts.files,
-        "more_files": form.facts.file_count - len(form.facts.files),
-    }
-
-
-def _facts(facts: ModelFacts, artifact: Artifact) -> list[tuple[str, str, str]]:
-    """(term, value, where it comes from); what the files do not say is left out."""
-    header = _("the file header") if facts.format == "gguf" else _("the file headers")
-    found: list[tuple[str, Any, str]] = [(_("Kind"), kind(facts), _experts(facts))]
-    exact = _("%(n)s, counted in %(where)s") % {"n": ngroup(facts.parameters or 0), "where": header}
-    found.append((_("Parameters"), amount(facts.parameters), exact))
-    if facts.context_length:
-        found.append(
-            (_("Longest context"), _("%(n)s tokens") % {"n": ngroup(facts.context_length)}, facts.context_source)
-        )
-    precision = facts.quantisation.label if facts.quantisation else facts.dtype
-    bits = facts.quantisation.bits if facts.quantisation else None
-    found.append((_("Precision"), precision, _("%(n)s-bit weights") % {"n": bits} if bits else ""))
-    found.append((_("Weights"), size(facts.weight_bytes) if facts.weight_bytes else "", _("sum of the weight files")))
-    found.append((_("On disk"), size(artifact.size_bytes), _("with tokenizer and configuration")))
-    found.append((_("Layers"), facts.layers or "", _heads(facts)))
-    found.append((_("Vocabulary"), ngroup(facts.vocab_size) if facts.vocab_size else "", ""))
-    found.append((_("Architecture"), facts.architecture, facts.model_type if facts.format == "hf" else ""))
-    found.append((_("Tokenizer"), facts.tokenizer or _("none"), ""))
-    if "generate" in facts.tasks:
-        template = _("yes") if facts.chat_template else _("none")
-        found.append((_("Chat template"), template, facts.template_source))
-    if facts.revision:
-        found.append((_("Revision"), facts.revision[:12], ", ".join(facts.refs)))
-    return [(term, str(value), note) for term, value, note in found if value]
-
-
-def _experts(facts: ModelFacts) -> str:
-    if not facts.experts:
-        return ""
-    if not facts.experts_used:
-        return _("%(n)s experts") % {"n": facts.experts}
-    return _("%(n)s experts, %(used)s at work") % {"n": facts.experts, "used": facts.experts_used}
-
-
-def _heads(facts: ModelFacts) -> str:
-    if not facts.kv_heads or not facts.head_dim:
-        return ""
-    return _("%(n)s KV heads of %(size)s") % {"n": facts.kv_heads, "size": facts.head_dim}

@@ -7,50 +7,124 @@ from typing import Any
 from django.db.models import Exists, Max, OuterRef, Prefetch, Q, QuerySet
 from django.db.models.functions import Lower
 
+from models_catalog import uses
 from models_catalog.models import Artifact, CatalogModel, Copy, ScannedRoot
 from models_catalog.record import WHOLE
 from models_catalog.services import OVER, roots_of
 from panel.core.errors import NotFound
 from panel.fleet.models import Host, Job, Runtime
 
-SHOW = ("", "whole", "problems", "gguf", "embed", "gone")
+SHOW = ("", "whole", "problems", "fits", "approved", "unused", "gguf", "embed", "gone")
 BY_NAME = [Lower("name"), "pk"]
 SORTS: dict[str, list[Any]] = {"name": BY_NAME, "size": ["-size", *BY_NAME], "new": ["-created_at", *BY_NAME]}
+SIZES = {"4": (0, 4), "16": (4, 16), "64": (16, 64), "more": (64, 1 << 20)}  # GiB, from and below
+TASKS = ("generate", "embed", "score")
+FORMATS = ("hf", "gguf")
 MAX_WORDS = 5
 
 
-def _artifacts(**filters: Any) -> QuerySet[Artifact]:
-    return Artifact.objects.filter(model=OuterRef("pk"), **filters)
+@dataclass(frozen=True)
+class Wish:
+    """What a list is narrowed to; "" is everything. Unknown words of `show`, `size`, `format` and `task` are ""."""
+
+    show: str = ""
+    text: str = ""
+    host: str = ""
+    format: str = ""
+    task: str = ""
+    size: str = ""
+    label: str = ""  # the quantisation or number format, as the list shows it
+    tag: str = ""
+
+    def artifacts(self) -> Q:
+        """What one and the same form must be."""
+        found = Q()
+        if self.format in FORMATS or self.show == "gguf":
+            found &= Q(format="gguf" if self.show == "gguf" else self.format)
+        if self.task in TASKS or self.show == "embed":
+            found &= Q(facts__tasks__contains=["embed" if self.show == "embed" else self.task])
+        if self.size in SIZES:
+            low, high = SIZES[self.size]
+            found &= Q(size_bytes__gte=low << 30, size_bytes__lt=high << 30)
+        if self.label:
+            found &= Q(label=self.label)
+        if self.show == "fits":
+            found &= Q(fits__best="fits")
+        return found
+
+
+def _artifacts(*wanted: Q, **filters: Any) -> QuerySet[Artifact]:
+    return Artifact.objects.filter(*wanted, model=OuterRef("pk"), **filters)
 
 
 def _copies(**filters: Any) -> QuerySet[Copy]:
     return Copy.objects.filter(artifact__model=OuterRef("pk"), **filters)
 
 
-def listed(*, show: str = "", text: str = "", host: str = "", sort: str = "") -> QuerySet[CatalogModel]:
+def listed(wish: Wish = Wish(), *, sort: str = "") -> QuerySet[CatalogModel]:
     """Models with their artifacts, copies and hosts. Models without files anywhere show only under "gone"."""
     there = _copies(present=True)
-    rows = CatalogModel.objects.filter(~Exists(there) & Exists(_copies()) if show == "gone" else Exists(there))
-    if show == "whole":
-        rows = rows.filter(Exists(_copies(present=True, usable=True)))
-    elif show == "problems":
-        rows = rows.filter(Exists(_copies(present=True, usable=False)))
-    elif show == "gguf":
-        rows = rows.filter(Exists(_copies(present=True, artifact__format="gguf")))
-    elif show == "embed":
-        rows = rows.filter(Exists(_artifacts(facts__tasks__contains=["embed"])))
-    if host:
-        rows = rows.filter(Exists(_copies(present=True, host__name=host)))
-    for word in text.split()[:MAX_WORDS]:
-        rows = rows.filter(
-            Q(name__icontains=word)
-            | Exists(_artifacts(label__icontains=word))
-            | Exists(_artifacts(facts__architectures__icontains=word))
-            | Exists(_copies(path__icontains=word))
-            | Exists(_copies(host__name__icontains=word))
-        )
+    gone = wish.show == "gone"
+    rows = CatalogModel.objects.filter(~Exists(there) & Exists(_copies()) if gone else Exists(there))
+    if wish.show in ("whole", "problems"):
+        rows = rows.filter(Exists(_copies(present=True, usable=wish.show == "whole")))
+    elif wish.show == "approved":
+        rows = rows.filter(approved=True)
+    elif wish.show == "unused":
+        rows = rows.filter(~Exists(_artifacts(pk__in=uses.ever_used())))
+    if form := wish.artifacts():
+        rows = rows.filter(Exists(_artifacts(form) if gone else _artifacts(form, copies__present=True)))
+    if wish.host:
+        rows = rows.filter(Exists(_copies(present=True, host__name=wish.host)))
+    if wish.tag:
+        rows = rows.filter(tags__contains=[wish.tag])
+    for word in wish.text.split()[:MAX_WORDS]:
+        rows = rows.filter(_holds(word))
     rows = rows.annotate(size=Max("artifacts__size_bytes"))
     return rows.order_by(*SORTS.get(sort, SORTS["name"])).prefetch_related(*_whole())
+
+
+def _holds(word: str) -> Q:
+    return (
+        Q(name__icontains=word)
+        | Q(notes__icontains=word)
+        | Q(tags__icontains=word)
+        | Exists(_artifacts(label__icontains=word))
+        | Exists(_artifacts(facts__architectures__icontains=word))
+        | Exists(_copies(path__icontains=word))
+        | Exists(_copies(host__name__icontains=word))
+    )
+
+
+def labels() -> list[str]:
+    """The number formats that are there, for the filter."""
+    rows = Artifact.objects.filter(copies__present=True).values_list("label", flat=True)
+    return list(rows.order_by("label").distinct()[:100])
+
+
+def tags() -> list[str]:
+    """The tags that people gave, each once."""
+    found: dict[str, str] = {}
+    for row in CatalogModel.objects.exclude(tags=[]).order_by("name").values_list("tags", flat=True)[:2000]:
+        for tag in row:
+            found.setdefault(tag.casefold(), tag)
+    return [found[key] for key in sorted(found)][:200]
+
+
+def artifact(pk: int) -> Artifact:
+    """A form of a model with its copies. Raises NotFound."""
+    row = Artifact.objects.select_related("model").prefetch_related("copies").filter(pk=pk).first()
+    if row is None:
+        raise NotFound
+    return row
+
+
+def copy(pk: int) -> Copy:
+    """A copy with its model and host. Raises NotFound."""
+    row = Copy.objects.select_related("host", "artifact__model").filter(pk=pk).first()
+    if row is None:
+        raise NotFound
+    return row
 
 
 def _whole() -> list[Any]:
@@ -69,7 +143,8 @@ def one(pk: int) -> CatalogModel:
 
 def engines() -> list[Runtime]:
     """The engines that are there and work, on all hosts; without the long schemas of their parsers."""
-    return list(Runtime.objects.filter(present=True, refusal__isnull=True).defer("flags"))
+    rows = Runtime.objects.filter(present=True, refusal__isnull=True).select_related("host")
+    return list(rows.defer("flags"))
 
 
 def any_model() -> bool:

@@ -48,3 +48,33 @@ def _engine_reasons(artifact: Artifact, copies: list[Copy], runtimes: list[Runti
 def reads_gguf(runtime: Runtime) -> bool:
     """vLLM serves GGUF files through a plugin whose kernels need a GPU."""
     return runtime.device != "cpu" and any("gguf" in str(plugin).lower() for plugin in runtime.plugins)
+
+
+def verdicts(
+    artifact: Artifact, copies: Iterable[Copy], runtimes: Iterable[Runtime]
+) -> list[tuple[Runtime, list[dict[str, Any]]]]:
+    """Each engine of the hosts that have a copy, with the reasons why it cannot serve this form; none: it can.
+
+    What stands in the way of every engine (a damaged copy, code that is not allowed) is told by `obstacles`.
+    """
+    there: dict[int, list[Copy]] = {}
+    for copy in copies:
+        if copy.present:
+            there.setdefault(copy.host_id, []).append(copy)
+    here = [runtime for runtime in runtimes if runtime.host_id in there]
+    return [(runtime, _engine_verdict(artifact, there[runtime.host_id], runtime)) for runtime in here]
+
+
+def _engine_verdict(artifact: Artifact, copies: list[Copy], runtime: Runtime) -> list[dict[str, Any]]:
+    if runtime.engine != "vllm":
+        return [{"code": "engine_not_run", "params": {}}]
+    if not any(copy.usable for copy in copies):
+        return [{"code": "not_whole_there", "params": {}}]
+    if artifact.format != "gguf":
+        return []
+    if runtime.device == "cpu":
+        return [{"code": "gguf_needs_gpu", "params": {}}]
+    if not reads_gguf(runtime):
+        return [{"code": "gguf_no_plugin", "params": {}}]
+    beside = any(copy.extra.get("config_beside") for copy in copies if copy.usable)
+    return [] if beside else [{"code": "gguf_needs_config", "params": {}}]

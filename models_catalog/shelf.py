@@ -138,8 +138,15 @@ def check_approved(model: CatalogModel, actor: Any) -> None:
 
 def code_of(copies: Iterable[Copy]) -> Pins:
     """[[file, SHA-256], …] of the program code of copies that are there; a sum is "" where none is known."""
-    found = {(str(name), str(sum_)) for copy in copies if copy.present for name, sum_ in copy.extra.get("code") or []}
+    found = {(str(name), str(sum_)) for copy in copies if copy.present for name, sum_ in _code(copy)}
     return [list(pair) for pair in sorted(found)]
+
+
+def _code(copy: Copy) -> Pins:
+    """What was found before sums were taken has none."""
+    if "code" in copy.extra or not copy.artifact.facts.get("needs_remote_code"):
+        return copy.extra.get("code") or []
+    return [[name, ""] for name in copy.artifact.facts.get("code_files", [])]
 
 
 def digest(code: Pins) -> str:
@@ -148,7 +155,7 @@ def digest(code: Pins) -> str:
 
 
 def _copies(model: CatalogModel) -> list[Copy]:
-    return list(Copy.objects.filter(artifact__model=model, present=True))
+    return list(Copy.objects.filter(artifact__model=model, present=True).select_related("artifact"))
 
 
 def set_remote_code(model: CatalogModel, allowed: bool, *, actor: Any, seen: str | None = None) -> bool:

@@ -18,34 +18,42 @@ from panel.core.pages import form_again, go, page, put_errors, slice_of
 from panel.fleet import live
 
 PAGE = 50
+FURTHER = ("format", "task", "size", "label", "tag")
 
 
-def _rights(request: HttpRequest) -> dict[str, bool]:
+def rights(request: HttpRequest) -> dict[str, bool]:
     actor = request.actor
     return {
         "may_scan": can(actor, "models.scan"),
         "may_roots": can(actor, "models.roots"),
         "may_trust": can(actor, "models.trust"),
+        "may_describe": can(actor, "models.describe"),
+        "may_approve": can(actor, "models.approve"),
+        "may_delete": can(actor, "models.delete"),
+        "may_download": can(actor, "models.download"),
         "may_deploy": can(actor, "deployments.create"),
     }
 
 
 def _list_context(request: HttpRequest, form: FolderForm | None = None) -> dict[str, Any]:
-    asked = {name: request.GET.get(name, "")[:100] for name in ("show", "q", "host", "sort")}
-    found = slice_of(
-        request,
-        queries.listed(show=asked["show"], text=asked["q"], host=asked["host"], sort=asked["sort"]),
-        size=PAGE,
+    names = ("show", "q", "host", "sort", *FURTHER)
+    asked = {name: request.GET.get(name, "")[:200] for name in names}
+    wish = queries.Wish(
+        show=asked["show"], text=asked["q"], host=asked["host"], **{name: asked[name] for name in FURTHER}
     )
+    found = slice_of(request, queries.listed(wish, sort=asked["sort"]), size=PAGE)
     hosts = contexts.folders()
     return {
         "section": "models",
-        **_rights(request),
+        **rights(request),
         "asked": asked,
         "chips": contexts.chips(asked["show"]),
+        "selects": contexts.selects(asked),
+        "narrowed": any(asked[name] for name in FURTHER),
         "page": found,
         "rows": contexts.rows(found),
         "hosts": hosts,
+        "disks": contexts.disks(),
         "moving": any(host["view"].scan for host in hosts),
         "any": bool(len(found)) or queries.any_model(),
         "form": form or FolderForm(),
@@ -55,7 +63,7 @@ def _list_context(request: HttpRequest, form: FolderForm | None = None) -> dict[
 @require_GET
 @right("models.view")
 def index(request: HttpRequest) -> HttpResponse:
-    return page(request, "models_catalog/list.html", _list_context(request), parts=["rows", "folders"])
+    return page(request, "models_catalog/list.html", _list_context(request), parts=["rows", "folders", "disks"])
 
 
 @require_GET
@@ -63,13 +71,6 @@ def index(request: HttpRequest) -> HttpResponse:
 def catalog_live(request: HttpRequest) -> StreamingHttpResponse:
     """News of the catalog and the hosts."""
     return sse.stream(request, [events.ALL, live.HOSTS])
-
-
-@require_GET
-@right("models.view")
-def model(request: HttpRequest, pk: int) -> HttpResponse:
-    context = {"section": "models", **_rights(request), **contexts.model_page(queries.one(pk))}
-    return page(request, "models_catalog/detail.html", context, parts=["body"])
 
 
 @require_POST
@@ -116,13 +117,3 @@ def remove_folder(request: HttpRequest, pk: int) -> HttpResponse:
     text = _("%(path)s is no longer searched on %(host)s. Models taken out of the catalog: %(n)s. No file was touched.")
     messages.success(request, text % {"path": path, "host": host.name, "n": count})
     return go(request, reverse("models"))
-
-
-@require_POST
-@right("models.trust")
-def remote_code(request: HttpRequest, pk: int) -> HttpResponse:
-    """An admin allows or forbids that engines run the model's own code."""
-    row = queries.one(pk)
-    allowed = request.POST.get("allow") == "1"
-    services.set_remote_code(row, allowed, actor=request.actor)
-    return go(request, reverse("model", args=[pk]))

@@ -186,6 +186,16 @@ SERVING: dict[str, Pair] = {
         _("No engine on %(hosts)s can read GGUF files with a GPU."),
         _("vLLM needs the package vllm-gguf-plugin, and a GPU. Or use the model as a Hugging Face folder."),
     ),
+    "engine_not_run": (_("Berth finds this engine and does not start models with it yet."), ""),
+    "gguf_needs_gpu": (
+        _("vLLM's kernels for GGUF need a GPU: without one it starts and fails at the first question."),
+        _("Use the model as a Hugging Face folder here."),
+    ),
+    "gguf_no_plugin": (
+        _("This vLLM lacks the package vllm-gguf-plugin."),
+        _("An admin can install vLLM with it on the page Engines."),
+    ),
+    "not_whole_there": (_("The copy on that host cannot be used."), ""),
     "not_usable": (_("The newest look at its files found it not usable."), _("Look for models again.")),
     "no_copy": (_("No connected host has its files any more."), _("Look for models again, or copy it to a host.")),
     "no_engine": (
@@ -193,6 +203,49 @@ SERVING: dict[str, Pair] = {
         _("Install vLLM there, or name an installed one on the hosts page."),
     ),
 }
+
+
+_DELETE_FAILED: Pair = (_("Deleting this copy failed on its host."), _("Try again. The agent's log says more."))
+
+# Why a copy was not deleted; said by the agent.
+DELETES: dict[str, Pair] = {
+    "delete.failed": (
+        _("%(path)s could not be deleted: %(error)s."),
+        _("Give the user of the agent the right to delete it, or delete it on the host and look for models again."),
+    ),
+    "delete.forbidden": (
+        _("The agent's own settings do not allow that models are deleted."),
+        _("Set “allow_delete” in the agent's settings on that host, or delete the files there."),
+    ),
+    "delete.in_use": (_("Something on the host uses these files now."), _("Stop it, then delete this copy.")),
+    "delete.not_a_model": (_("There is no model at this path any more."), _("Look for models again.")),
+    "delete.of_ollama": (
+        _("Ollama keeps these files in order itself."),
+        _("Delete the model there, then look for models again."),
+    ),
+    "delete.of_program": (
+        _("%(program)s keeps these files in order itself."),
+        _("Delete the model there, or set “delete_from_programs” in the agent's settings on that host."),
+    ),
+    "delete.path_not_allowed": (
+        _("The files do not lie in a model folder that the agent's settings allow."),
+        _("Delete them on the host, then look for models again."),
+    ),
+    "too_many_files": (_("There are too many files in it to delete it from here."), _("Delete it on the host.")),
+    **dict.fromkeys(("stopped", "tombstone", "delete.stopped"), (_("The deletion was stopped on its host."), "")),
+    **dict.fromkeys(
+        (
+            "delete.no_answer", "task_failed", "exit_unknown", "cannot_execute", "spawn_failed", "order_unreadable",
+            "not_supported_here", "too_many_jobs", "timed_out",
+        ),
+        _DELETE_FAILED,
+    ),
+}  # fmt: skip
+
+
+def of_deletion(refusal: Mapping[str, Any]) -> Words:
+    """Why a copy is still there."""
+    return _words(DELETES, refusal, bad=True)
 
 
 def of_file(problem: Mapping[str, Any]) -> Words:

@@ -324,11 +324,17 @@ def test_an_unknown_model_is_a_404() -> None:
 
 
 def test_an_admin_allows_the_models_own_code(host: Host, engine: Runtime) -> None:
-    artifact = make(host, facts={"needs_remote_code": True, "code_files": ["modeling_x.py"]})
+    code = {"code": [["modeling_x.py", "ab" * 32]]}
+    artifact = make(host, facts={"needs_remote_code": True, "code_files": ["modeling_x.py"]}, extra=code)
     admin, operator = client_of("admin"), client_of("operator")
     assert "Only an admin can allow it" in get(operator, "model", artifact.model_id)
     assert "modeling_x.py" in get(operator, "model", artifact.model_id)
-    admin.post(reverse("model-code", args=[artifact.model_id]), {"allow": "1"})
+    assert "ab" * 32 in get(operator, "model", artifact.model_id)
+    seen = re.findall(r'name="seen" value="([0-9a-f]+)"', get(admin, "model", artifact.model_id))[0]
+    for other in ("", "0" * 32):  # not what is there now
+        admin.post(reverse("model-code", args=[artifact.model_id]), {"allow": "1", "seen": other})
+        assert f"?artifact={artifact.pk}" not in get(operator, "model", artifact.model_id)
+    admin.post(reverse("model-code", args=[artifact.model_id]), {"allow": "1", "seen": seen})
     assert f"?artifact={artifact.pk}" in get(operator, "model", artifact.model_id)
     admin.post(reverse("model-code", args=[artifact.model_id]), {"allow": "0"})
     assert f"?artifact={artifact.pk}" not in get(operator, "model", artifact.model_id)

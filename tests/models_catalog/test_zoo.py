@@ -15,7 +15,7 @@ from tests.models_catalog.zoo.hf_special import SPECIAL
 
 CASES = [*MODELS, *SPECIAL, *GGUF]
 # Told by the files' bytes and looked at below, or in parts.
-APART = ("fingerprint", "files", "geometry", "weight_bytes", "own_bytes", "origin", "source")
+APART = ("fingerprint", "files", "geometry", "weight_bytes", "own_bytes", "origin", "source", "template_text")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -28,6 +28,8 @@ def test_every_fact_of_a_real_model(case: Case, tmp_path: Path) -> None:
     found: dict[str, Any] = items[0]["facts"]
     wanted = ModelFacts(format=case.facts["format"]).to_dict() | case.facts
     assert {k: v for k, v in found.items() if k not in APART} == {k: v for k, v in wanted.items() if k not in APART}
+    has_text = wanted["templates"] and wanted["template_source"] != "tekken.json"
+    assert bool(found["template_text"]) == bool(has_text)
     assert [problem["code"] for problem in items[0]["problems"]] == case.problems
     geometry = found["geometry"] or {}
     assert {name: geometry.get(name) for name in case.shape} == case.shape

@@ -1,0 +1,263 @@
+"""What the page of one model shows, made ready for its template: words, badges, links. Reads only."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from models_catalog import deleting, fits, queries, repairs, serving, shelf, uses, wording
+from models_catalog.chat import Tried, render, thinks
+from models_catalog.contexts import Form, amount, forms_of, gpus, kind, tokens
+from models_catalog.deleting import Outlook
+from models_catalog.estimate.words import say
+from models_catalog.facts import ModelFacts
+from models_catalog.models import Artifact, CatalogModel, Copy
+from models_catalog.repairs import Offer
+from panel.core.numbers import ngroup, size
+from panel.fleet.models import Runtime
+from panel.fleet.wording import engine as engine_name
+
+HUBS = {"huggingface": "https://huggingface.co/"}
+HOSTS_SHOWN = 3
+
+
+def model_page(model: CatalogModel) -> dict[str, Any]:
+    runtimes = queries.engines()
+    forms = forms_of(model, runtimes)
+    copies = [copy for form in forms for copy in [*form.copies, *form.gone]]
+    used = uses.of(form.artifact.pk for form in forms)
+    outlooks, offers = deleting.outlooks(copies, used), repairs.offers(copies)
+    best = next((form for form in forms if form.deployable), None)
+    code = shelf.code_of(copies)
+    return {
+        "model": model,
+        "forms": [_form(form, runtimes, outlooks, offers) for form in forms],
+        "best": best,
+        "sub": _subtitle(forms),
+        "needs_code": any(form.facts.needs_remote_code for form in forms),
+        "code": code,
+        "code_seen": shelf.digest(code),
+        "elsewhere": sorted({place for form in forms for place in form.facts.code_elsewhere}),
+        "about": about(model, forms),
+        "uses": [use for form in forms for use in used.get(form.artifact.pk, [])],
+        "templates": [form.artifact for form in forms if form.copies and form.facts.chat_template],
+        "moving": any(copy.delete_job_id for copy in copies) or any(view.scan is not None for view in queries.hosts()),
+    }
+
+
+# --- about it ---------------------------------------------------------------------------------------------------------
+
+
+def source_of(model: CatalogModel, facts: ModelFacts | None) -> tuple[str, str]:
+    """(address, words) of where it comes from: what people said, else what its place on a disk tells."""
+    if model.source_url:
+        return model.source_url, model.source_url.split("://", 1)[1].rstrip("/")
+    origin = facts.origin if facts is not None else ""
+    if origin.startswith("https://"):
+        return origin, origin.removeprefix("https://")
+    repo = origin if facts is not None and facts.source in ("hf-cache", "lmstudio") and origin.count("/") == 1 else ""
+    return (HUBS["huggingface"] + repo, repo) if repo else ("", origin)
+
+
+def about(model: CatalogModel, forms: Sequence[Form]) -> dict[str, Any]:
+    facts = forms[0].facts if forms else None
+    licence = model.licence or next((form.facts.licence for form in forms if form.facts.licence), "")
+    url, word = source_of(model, facts)
+    came = model.added_from or {}
+    return {
+        "licence": licence,
+        "licence_told": bool(model.licence),
+        "source_url": url,
+        "source": word,
+        "how": came.get("how", ""),
+        "host": came.get("host", ""),
+        "place": {"hf-cache": _("the Hugging Face cache"), "ollama": "Ollama", "lmstudio": "LM Studio"}.get(
+            came.get("place", ""), ""
+        ),
+    }
+
+
+def _subtitle(forms: list[Form]) -> str:
+    facts = forms[0].facts if forms else None
+    if facts is None:
+        return ""
+    tasks = ", ".join(str(wording.TASKS[task]) for task in facts.tasks)
+    parts = [tasks, amount(facts.parameters), facts.architecture]
+    return " · ".join(part for part in parts if part)
+
+
+def _form(
+    form: Form, runtimes: Sequence[Runtime], outlooks: dict[int, Outlook], offers: dict[int, Offer]
+) -> dict[str, Any]:
+    return {
+        "form": form,
+        "artifact": form.artifact,
+        "badge": form.badge,
+        "facts": _facts(form.facts, form.artifact),
+        "copies": [
+            _copy(copy, outlooks.get(copy.pk), offers.get(copy.pk), form.facts) for copy in [*form.copies, *form.gone]
+        ],
+        "engines": _engines(form, runtimes) if form.copies else [],
+        "files": form.facts.files,
+        "more_files": form.facts.file_count - len(form.facts.files),
+    }
+
+
+def _copy(copy: Copy, outlook: Outlook | None, offer: Offer | None, facts: ModelFacts) -> dict[str, Any]:
+    return {
+        "copy": copy,
+        "problems": [wording.of_file(problem) for problem in copy.problems],
+        "failed": wording.of_deletion(copy.delete_refusal) if copy.delete_refusal else None,
+        "outlook": outlook,
+        "repair": repair_word(offer) if offer is not None else "",
+    }
+
+
+def repair_word(offer: Offer) -> str:
+    """The button that fetches damaged files once more."""
+    if not offer.bad:
+        return _("Download what is missing")
+    text = ngettext(
+        "Download %(n)s of %(whole)s weight file again", "Download %(n)s of %(whole)s weight files again", offer.whole
+    )
+    return text % {"n": offer.bad, "whole": offer.whole}
+
+
+def _engines(form: Form, runtimes: Sequence[Runtime]) -> list[dict[str, Any]]:
+    """What the hosts with a copy could serve it with, and why not."""
+    found = [
+        {
+            "name": engine_name(runtime),
+            "host": runtime.host.name,
+            "reasons": [wording.of_serving(reason) for reason in reasons],
+        }
+        for runtime, reasons in serving.verdicts(form.artifact, form.copies, runtimes)
+    ]
+    return sorted(found, key=lambda one: (bool(one["reasons"]), one["host"], one["name"]))[:30]
+
+
+def _facts(facts: ModelFacts, artifact: Artifact) -> list[tuple[str, str, str]]:
+    """(term, value, where it comes from); what the files do not say is left out."""
+    header = _("the file header") if facts.format == "gguf" else _("the file headers")
+    found: list[tuple[str, Any, str]] = [(_("Kind"), kind(facts), _experts(facts))]
+    exact = _("%(n)s, counted in %(where)s") % {"n": ngroup(facts.parameters or 0), "where": header}
+    found.append((_("Parameters"), amount(facts.parameters), exact))
+    if facts.context_length:
+        found.append(
+            (_("Longest context"), _("%(n)s tokens") % {"n": ngroup(facts.context_length)}, facts.context_source)
+        )
+    precision = facts.quantisation.label if facts.quantisation else facts.dtype
+    bits = facts.quantisation.bits if facts.quantisation else None
+    found.append((_("Precision"), precision, _("%(n)s-bit weights") % {"n": bits} if bits else ""))
+    found.append((_("Weights"), size(facts.weight_bytes) if facts.weight_bytes else "", _("sum of the weight files")))
+    found.append((_("On disk"), size(artifact.size_bytes), _("with tokenizer and configuration")))
+    found.append((_("Layers"), facts.layers or "", _heads(facts)))
+    found.append((_("Vocabulary"), ngroup(facts.vocab_size) if facts.vocab_size else "", ""))
+    found.append((_("Architecture"), facts.architecture, facts.model_type if facts.format == "hf" else ""))
+    found.append((_("Tokenizer"), facts.tokenizer or _("none"), ""))
+    if "generate" in facts.tasks:
+        template = _("yes") if facts.chat_template else _("none")
+        found.append((_("Chat template"), template, facts.template_source))
+    if facts.revision:
+        found.append((_("Revision"), facts.revision[:12], ", ".join(facts.refs)))
+    return [(term, str(value), note) for term, value, note in found if value]
+
+
+def _experts(facts: ModelFacts) -> str:
+    if not facts.experts:
+        return ""
+    if not facts.experts_used:
+        return _("%(n)s experts") % {"n": facts.experts}
+    return _("%(n)s experts, %(used)s at work") % {"n": facts.experts, "used": facts.experts_used}
+
+
+def _heads(facts: ModelFacts) -> str:
+    if not facts.kv_heads or not facts.head_dim:
+        return ""
+    return _("%(n)s KV heads of %(size)s") % {"n": facts.kv_heads, "size": facts.head_dim}
+
+
+# --- where it fits ----------------------------------------------------------------------------------------------------
+
+
+def fit_page(model: CatalogModel) -> dict[str, Any]:
+    """The table of the form that the page would deploy: GPUs of the team by length of context."""
+    forms = forms_of(model, queries.engines())
+    shown = next((form for form in forms if form.copies), None)
+    if shown is None:
+        return {"rows": [], "lengths": [], "version": ""}
+    version = fits.engine_version()
+    found = fits.table(shown.facts, fits.groups(), version)
+    return {
+        "form": shown,
+        "version": version,
+        "lengths": [tokens(length) for length in fits.contexts_of(shown.facts)],
+        "rows": [_fit_row(row) for row in found],
+    }
+
+
+def _fit_row(row: fits.Row) -> dict[str, Any]:
+    group = row.group
+    hosts = ", ".join(group.hosts[:HOSTS_SHOWN])
+    more = len(group.hosts) - HOSTS_SHOWN
+    return {
+        "name": gpus(group.name, group.count, group.total_mib, cpu=group.cpu),
+        "hosts": f"{hosts} + {more}" if more > 0 else hosts,
+        "fits": row.fits,
+        "why": "" if row.fits else _why(row),
+        "cells": [_cell(cell) for cell in row.cells],
+    }
+
+
+def _why(row: fits.Row) -> str:
+    """The first reason, in words."""
+    return say(row.reasons[0], _) if row.reasons else ""
+
+
+def _cell(cell: fits.Cell) -> dict[str, Any]:
+    """Kind, number and word of one cell."""
+    requests = "" if cell.requests is None else f"≈ {max(1, round(cell.requests)):,}"
+    words = {
+        "fits": ("ok", requests or _("yes"), ""),
+        "tight": ("warn", requests or _("yes"), _("tight")),
+        "does_not_fit": ("off", _("no"), _("too long")),
+        "unknown": ("off", requests or "?", _("not certain")),
+    }
+    kind_, number, small = words[cell.verdict]
+    return {"kind": kind_, "number": number, "small": small}
+
+
+# --- what the model receives ------------------------------------------------------------------------------------------
+
+
+def template_page(artifact: Artifact) -> dict[str, Any]:
+    """The chat template of one form, and what becomes of example conversations."""
+    copies: Iterable[Copy] = artifact.copies.all()
+    facts = next((copy.facts for copy in copies if copy.present), ModelFacts.from_dict(artifact.facts))
+    text = facts.template_text
+    tried: Tried | None = render(text, facts.template_source) if text else None
+    return {
+        "artifact": artifact,
+        "facts": facts,
+        "text": text,
+        "tried": tried,
+        "error": tried.error if tried is not None else None,
+        "thinks": thinks(text),
+        "images": "image" in facts.inputs,
+    }
+
+
+# --- deleting a copy --------------------------------------------------------------------------------------------------
+
+
+def removal(copy: Copy) -> dict[str, Any]:
+    found = deleting.outlook(copy) if copy.present else Outlook(0, 0)
+    return {
+        "section": "models",
+        "copy": copy,
+        "model": copy.artifact.model,
+        "outlook": found,
+        "last": [use for use in found.chosen if use not in found.running] if not found.last else [],
+        "can": copy.present and copy.delete_job_id is None,
+    }
