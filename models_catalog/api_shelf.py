@@ -5,10 +5,10 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.utils.translation import gettext_noop as _
-from ninja import Query, Router, Status
+from ninja import Query, Status
 
 from models_catalog import contexts_model, deleting, disk, fits, queries, repairs, shelf
-from models_catalog.api import models
+from models_catalog.api import models, router
 from models_catalog.contexts import forms_of
 from models_catalog.schemas import (
     ApprovalIn,
@@ -25,7 +25,7 @@ from models_catalog.schemas import (
 from panel.core.api import Reason, Token, answers
 from panel.core.errors import NotFound
 
-router = Router(tags=["models"])
+__all__ = ["router"]
 
 
 @router.patch(

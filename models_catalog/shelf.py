@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -94,6 +95,14 @@ def _describe(model: CatalogModel, wanted: dict[str, Any], actor: Any) -> Catalo
     audit.record("model.described", row, actor=actor, before=before, after=after)
     transaction.on_commit(events.announce, robust=True)
     return row
+
+
+def came_by(model: CatalogModel, *, by: str, since: datetime, host: str, place: str, source_url: str = "") -> None:
+    """Note who had a model fetched, and from where. One that was in the catalog before `since` keeps its own story."""
+    told = {"how": "downloaded", "host": host, "place": place}
+    rows = CatalogModel.objects.filter(pk=model.pk)
+    rows.filter(created_at__gte=since, added_by="").update(added_by=by[:150], added_from=told)
+    rows.filter(source_url="").update(source_url=source_url[:ADDRESS])
 
 
 # --- approval ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ninja.operation import Operation
 import panel.accounts.api_access  # noqa: F401  (puts the key to the operations' locks in place)
 from deployments.api import router as deployments
 from deployments.api_runs import router as runs
-from models_catalog.api import router as models_catalog
+from models_catalog.api_shelf import router as models_catalog
 from panel.accounts.api import router as accounts
 from panel.accounts.api_people import router as people
 from panel.api_page import page
