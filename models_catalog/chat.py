@@ -77,6 +77,7 @@ ERRORS: dict[str, Pair] = {
         _("The template needs more memory or time than any real one."),
         _("Do not serve this model before someone has looked at its template."),
     ),
+    "chat.not_now": (_("The template could not be tried out here."), _("The panel's log says why.")),
     "chat.busy": (_("Other templates are being tried out now."), _("Open this again in a few seconds.")),
     "chat.foreign": (
         _("This template is in the language of Ollama, which only Ollama renders."),
@@ -133,6 +134,10 @@ def thinks(template: str) -> bool:
     return "enable_thinking" in template or "<think>" in template or "reasoning_content" in template
 
 
+class _NotKept(Exception):
+    """A code that another try may not give."""
+
+
 def render(template: str, source: str = "") -> Tried:
     """All example conversations. Never raises for what the template does; kept for the newest templates."""
     if source == "ollama":
@@ -141,6 +146,8 @@ def render(template: str, source: str = "") -> Tried:
         return _all("chat.busy")
     try:
         return _rendered(template)
+    except _NotKept as exc:
+        return _all(str(exc))
     finally:
         AT_ONCE.release()
 
@@ -168,11 +175,13 @@ def _rendered(template: str) -> Tried:
             check=False,
         )
         answers = json.loads(done.stdout[:MOST_ANSWER])
-    except subprocess.TimeoutExpired:
-        return _all("chat.too_much")
-    except ValueError:  # ended by its bounds without a word
-        log.info("a template ended its process (%d): %s", done.returncode, done.stderr[-300:].decode(errors="replace"))
-        return _all("chat.too_much")
+    except subprocess.TimeoutExpired as exc:
+        raise _NotKept("chat.too_much") from exc
+    except ValueError as exc:
+        if done.returncode != 1:  # ended by its bounds, without a word
+            return _all("chat.too_much")
+        log.warning("a template could not be tried out: %s", done.stderr[-500:].decode(errors="replace"))
+        raise _NotKept("chat.not_now") from exc
     return Tried(tuple(_try(code, answer) for code, answer in zip(CASES, answers, strict=True)))
 
 

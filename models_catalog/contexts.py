@@ -128,7 +128,7 @@ def row(model: CatalogModel, runtimes: Sequence[Runtime], used: Mapping[int, lis
         "sub": " · ".join(part for part in parts if part),
         "badge": best.badge,
         "why": best.reasons[0] if best.reasons else None,
-        "fits": fits_word(best.artifact.fits) if best.copies else ("", "", ""),
+        "fits": fits_word(best.artifact.fits) if any(copy.usable for copy in best.copies) else ("", "", ""),
         "size": size(sum(form.artifact.size_bytes for form in shown)),
         "hosts": ", ".join(hosts),
         "uses": list(users.values())[:2],

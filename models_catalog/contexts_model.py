@@ -20,6 +20,7 @@ from panel.fleet.wording import engine as engine_name
 
 HUBS = {"huggingface": "https://huggingface.co/"}
 HOSTS_SHOWN = 3
+MOST_REQUESTS = 1000  # of a cell; what lies above tells nobody more
 
 
 def model_page(model: CatalogModel) -> dict[str, Any]:
@@ -217,7 +218,8 @@ def _why(row: fits.Row) -> str:
 
 def _cell(cell: fits.Cell) -> dict[str, Any]:
     """Kind, number and word of one cell."""
-    requests = "" if cell.requests is None else f"≈ {max(1, round(cell.requests)):,}"
+    count = 0 if cell.requests is None else max(1, round(cell.requests))
+    requests = "" if not count else f"> {MOST_REQUESTS:,}" if count > MOST_REQUESTS else f"≈ {count:,}"
     words = {
         "fits": ("ok", requests or _("yes"), ""),
         "tight": ("warn", requests or _("yes"), _("tight")),

@@ -3,11 +3,13 @@
 import tempfile
 from pathlib import Path
 
+from models_catalog import fits
 from models_catalog.inspect.scan import scan_roots
-from models_catalog.models import CatalogModel
+from models_catalog.models import CatalogModel, Copy
 from models_catalog.services import record_scan
-from panel.fleet.models import Host, Runtime
+from panel.fleet.models import Gpu, Host, Runtime
 from tests.browser.cases import case
+from tests.deployments import builders
 from tests.models_catalog.builders import gguf_bytes, hf_cache, hf_folder
 
 
@@ -17,7 +19,7 @@ def _shelf() -> None:
         root = Path(folder) / "models"
         hf_folder(root / "SmolLM2-135M-Instruct")
         hf_folder(root / "Qwen" / "Qwen3-30B-A3B-Instruct-2507", config={"num_experts": 128, "num_experts_per_tok": 8})
-        hf_folder(root / "own-code", config={"auto_map": {"AutoModel": "modeling.M"}}, modeling__py="")
+        hf_folder(root / "own-code", config={"auto_map": {"AutoModel": "modeling.M"}}, modeling__py="class M: pass")
         hf_folder(root / "千问-中文-模型", config={"num_hidden_layers": 3})
         (root / "gemma-3-27b-it-Q4_0.gguf").write_bytes(gguf_bytes())
         (root / "empty.gguf").write_bytes(b"")
@@ -25,14 +27,27 @@ def _shelf() -> None:
         (snapshot / "model.safetensors").unlink()
         items = list(scan_roots([root]))
     added = "/data/a/very/long/path/of/models/that/the/agent/does/not/allow"
+    disks = [{"path": "/", "total_mib": 900_000, "free_mib": 210_000}]
+    facts = {"model_roots": [str(root)], "disks": disks}
     host = Host.objects.create(
-        name="atlas", token_hash="atlas", facts={"model_roots": [str(root)]}, model_roots=[added]
+        name="atlas", token_hash="atlas", facts=facts, model_roots=[added], ram_total_mib=64_000, is_local=True
     )
+    for index in range(2):
+        Gpu.objects.create(host=host, uuid=f"G{index}", index=index, name="NVIDIA L40S", total_mib=46_068)
     Host.objects.create(name="borealis", token_hash="borealis")
     Runtime.objects.create(host=host, engine="vllm", executable="/opt/vllm/bin/vllm", version="0.32.0", device="cpu")
     refused = [{"code": "root_not_allowed", "params": {"path": added}}]
     shape = {"format": "folder", "name": "x", "size_bytes": 0, "files": 0, "problems": refused}
     record_scan(host, [*items, {**shape, "path": added, "root": added}])
+    fits.freshen()
+    model = CatalogModel.objects.get(name="SmolLM2-135M-Instruct")
+    model.tags, model.approved, model.approved_by = ["chat", "客服"], True, "Lin Wei"
+    model.notes, model.notes_by = "Small and quick.\nFor trying things out.", "Mei Chen"
+    model.approved_at = model.notes_at = model.created_at
+    model.save()
+    Copy.objects.create(artifact=model.artifacts.all()[0], host=host, path=f"{root}/backup/SmolLM2-135M-Instruct")
+    row = builders.make_deployment(Copy.objects.filter(artifact__model=model)[0], "try-out", state="ready")
+    builders.ready(row, builders.make_run(row, Copy.objects.filter(artifact__model=model)[0]))
 
 
 def _page_of(name: str) -> str:
@@ -77,3 +92,22 @@ def model_unusable() -> str:
 @case("model-own-code")
 def model_own_code() -> str:
     return _page_of("own-code")
+
+
+@case("model-delete")
+def model_delete() -> str:
+    _shelf()
+    return f"/models/copies/{Copy.objects.filter(artifact__model__name='SmolLM2-135M-Instruct')[0].pk}/delete"
+
+
+@case("model-template", role="viewer")
+def model_template() -> str:
+    _shelf()
+    artifact = CatalogModel.objects.get(name="SmolLM2-135M-Instruct").artifacts.all()[0]
+    return f"/models/forms/{artifact.pk}/template"
+
+
+@case("models-filtered")
+def models_filtered() -> str:
+    _shelf()
+    return "/models/?format=hf&tag=chat&size=4"
