@@ -21,6 +21,7 @@ from panel.fleet.models import Host
 
 router = Router(tags=["models"])
 Hub = Literal["huggingface", "modelscope"]
+REPO = f"^{hubs.REPO.pattern}$"
 
 
 class HubRefuses(PanelError):
@@ -60,7 +61,7 @@ class HubFilter(Schema):
 
 
 class RepoFilter(Schema):
-    repo: str = Field(..., max_length=200, examples=["acme/tiny"], description=_("Owner and name."))
+    repo: str = Field(..., pattern=REPO, examples=["acme/tiny"], description=_("Owner and name."))
     source: Hub = "huggingface"
     ref: str = Field("", max_length=200, description=_("Branch, tag or commit; empty: the main branch."))
 
