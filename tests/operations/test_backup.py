@@ -16,6 +16,7 @@ from panel import backup_proof
 from panel.fleet import logstore
 from tests.e2e.stack import ROOT, Stack, running
 from tests.fakes.make_engine import make_fake_engine, make_fake_model
+from tests.operations.disks import small_disk
 from tests.servers import Servers
 from tests.waiting import until
 
@@ -228,18 +229,6 @@ def test_rows_that_came_in_otherwise_are_not_kept(stack: Stack, servers: Servers
 
 
 # --- a full disk --------------------------------------------------------------------------------------------------------
-@contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    folder.mkdir()
-    argv = ["mount", "-t", "tmpfs", "-o", f"size={size}", "berth", str(folder)]
-    if subprocess.run(argv, capture_output=True).returncode:
-        pytest.skip("no right to mount a small disk here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 def test_a_backup_onto_a_full_disk_leaves_nothing_half(stack: Stack, tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", "200k") as disk:
         done = manage(stack.env, "backup", str(disk))

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.operations.disks import small_disk
 from tests.panel.running import ROOT, Panel
 from tests.waiting import free_port, until
 
@@ -107,19 +108,6 @@ def test_a_taken_port(still: Panel) -> None:
         other.listen()
         row = findings(still)["web"]
     assert row["code"] == "port_taken" and str(os.getpid()) in row["text"] and "BERTH_BIND=" in row["hint"]
-
-
-@contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[None]:
-    folder.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "berth", str(folder)], capture_output=True
-    ).returncode:
-        pytest.skip("no right to mount a small disk here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_low_disk(still: Panel) -> None:

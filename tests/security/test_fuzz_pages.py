@@ -6,13 +6,11 @@ the address. A failure of a view reaches the test as the exception that it is.
 
 import json
 import uuid
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-from django.core.signals import request_finished, request_started
-from django.db import close_old_connections, transaction
+from django.db import transaction
 from django.test import Client
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,16 +52,9 @@ NUMBERS = ["0", "1", "9" * 18, "9" * 40, "2147483648"]
 
 
 @pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No broker; one connection, so that each case can be taken back; no Argon2, whose time is not the question."""
-    monkeypatch.setattr("deployments.events.send", lambda pk: None)
-    monkeypatch.setattr("panel.core.sse.publish", lambda *args, **kwargs: True)
+def _here(one_connection: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Argon2, whose time is not the question."""
     monkeypatch.setattr("panel.accounts.services.authenticate", lambda *args, **kwargs: None)
-    for signal in (request_started, request_finished):
-        signal.disconnect(close_old_connections)
-    yield
-    for signal in (request_started, request_finished):
-        signal.connect(close_old_connections)
 
 
 @pytest.fixture

@@ -3,12 +3,10 @@
 import copy
 import itertools
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.core.signals import request_finished, request_started
-from django.db import close_old_connections, transaction
+from django.db import transaction
 from django.test import Client
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +18,7 @@ from panel.fleet.models import Gpu, Host, Job
 from tests.deployments import builders
 from tests.security.fuzzing import LONG, cases, count, numbers, texts
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("one_connection")]
 TOKEN = "the token of a host"
 GPU = {
     "index": 0, "uuid": "GPU-1", "name": "NVIDIA L40S", "total_mib": 46_068, "used_mib": 600, "utilisation_pct": 3,
@@ -32,18 +30,6 @@ FOUND = {"engine": "vllm", "executable": "/opt/bin/vllm", "version": "0.32.0", "
          "plugins": ["gguf"], "flags": [{"flags": ["--seed"], "dest": "seed", "type": "int", "nargs": None}]}  # fmt: skip
 SCANNED = {"path": "/models/x", "root": "/models", "format": "hf", "facts": {"format": "hf", "name": "x", "heads": 9,
            "weight_bytes": 5, "architectures": ["A"], "chat_template": True, "context_length": 4096}}  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No broker; and one connection, so that each case can be taken back."""
-    monkeypatch.setattr("deployments.events.send", lambda pk: None)
-    monkeypatch.setattr("panel.core.sse.publish", lambda *args, **kwargs: True)
-    for signal in (request_started, request_finished):
-        signal.disconnect(close_old_connections)
-    yield
-    for signal in (request_started, request_finished):
-        signal.connect(close_old_connections)
 
 
 @pytest.fixture
