@@ -1,5 +1,6 @@
 """What people say about models, what they allow, and what goes: notes, approval, code, deletion, repair, filters, disks."""
 
+import json
 from typing import Any
 
 import pytest
@@ -394,3 +395,72 @@ def test_disks_tell_what_lies_there_twice_and_was_never_used(host: Host, copy: C
     client.force_login(User.objects.get(pk=actor("viewer").id))
     text = client.get(reverse("models")).content.decode()
     assert "2.0\xa0GiB lie there twice" in text and "/again/tiny" in text
+
+
+def test_strange_facts_of_one_model_keep_no_other_from_its_estimate(
+    host: Host, copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builders.make_copy(host, "other")
+
+    def broken(facts: ModelFacts, *_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(fits, "estimate", broken)
+    assert fits.freshen() == 2 and not fits.any_stale()
+    client = Client()
+    client.force_login(User.objects.get(pk=actor("viewer").id))
+    assert client.get(reverse("model", args=[copy.artifact.model_id])).status_code == 200
+
+
+def test_the_page_of_a_model_asks_no_more_with_more_copies_and_deployments(
+    copy: Copy, django_assert_num_queries: Any
+) -> None:
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    client = Client()
+    client.force_login(User.objects.get(pk=actor("admin").id))
+    where = reverse("model", args=[copy.artifact.model_id])
+    row = builders.make_deployment(copy, "d", state="ready")
+    builders.make_run(row, copy)
+    client.get(where)
+    with CaptureQueriesContext(connection) as few:
+        client.get(where)
+    for n in range(12):
+        other = builders.make_copy(builders.make_host(f"h{n}"))
+        row = builders.make_deployment(other, f"d{n}", state="ready")
+        builders.make_run(row, other)
+    with django_assert_num_queries(len(few)):
+        text = client.get(where).content.decode()
+    assert "d11" in text
+
+
+# --- the same in the API ----------------------------------------------------------------------------------------------
+
+
+def test_the_api_does_all_of_it(copy: Copy) -> None:
+    from tests.api.conftest import person, program
+
+    client, where = program(person("admin")), f"/api/v1/models/{copy.artifact.model_id}"
+
+    def send(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        return client.generic(method, path, json.dumps(body or {}), content_type="application/json")
+
+    found = send("PATCH", where, {"tags": ["chat"], "notes": "good", "source_url": "https://example.org/x"}).json()
+    assert (found["tags"], found["notes"], found["artifacts"][0]["copies"][0]["id"]) == (["chat"], "good", copy.pk)
+    assert send("PATCH", where, {"tags": ["x" * 50]}).json()["fields"]["tags"]
+    assert send("POST", f"{where}/approval", {"approved": True}).json()["approved"] is True
+    assert send("POST", f"{where}/code", {"allowed": True, "digest": "other"}).json()["code"] == "model.code_changed"
+    assert send("POST", f"{where}/code", {"allowed": True}).json()["allow_remote_code"] is True
+    assert [row["gpu"] for row in client.get(f"{where}/fit").json()["rows"]] == ["NVIDIA L40S", "NVIDIA L40S"]
+    assert client.get(f"/api/v1/models/forms/{copy.artifact_id}/template").json()["text"] == ""
+    assert client.get("/api/v1/models/disk").json()["items"][0]["unused"] == 1
+    assert [row["id"] for row in client.get("/api/v1/models?tag=chat&show=approved").json()["items"]] == [found["id"]]
+    assert client.get("/api/v1/models?tag=none").json()["items"] == []
+    assert client.post(f"/api/v1/models/copies/{copy.pk}/repair").json()["code"] == "repair.unknown_source"
+    builders.make_deployment(copy)
+    assert client.delete(f"/api/v1/models/copies/{copy.pk}").json()["code"] == "model.chosen"
+    answer = client.delete(f"/api/v1/models/copies/{copy.pk}?confirmed=true")
+    assert answer.status_code == 202 and Job.objects.get().pk.hex == answer.json()["job"].replace("-", "")
+    assert client.get(where).json()["artifacts"][0]["copies"][0]["deleting"] == answer.json()["job"]
+    assert set(verbs()) == {"model.described", "model.approved", "model.code_allowed", "model.delete_asked"}
