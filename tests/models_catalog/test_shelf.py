@@ -1,6 +1,7 @@
 """What people say about models, what they allow, and what goes: notes, approval, code, deletion, repair, filters, disks."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,6 +138,11 @@ def test_the_refusal_is_a_page_with_a_plain_sentence(copy: Copy, settings: LazyS
     assert "Tiny-1B-Instruct is not approved" in answer.content.decode()
     text = client.get(reverse("model", args=[copy.artifact.model_id])).content.decode()
     assert "may only deploy approved models" in text
+    assert "It is not approved" in client.get(reverse("deployment-new")).content.decode()
+    wish = {"artifact": copy.artifact_id, "name": "new", "device": "cpu", "task": "generate", "kv_cache_gib": 1}
+    wish["restart"] = "on_failure"
+    answer = client.post(reverse("deployment-new"), wish)
+    assert answer.status_code == 422 and "Tiny-1B-Instruct is not approved" in answer.content.decode()
 
 
 # --- its own code -----------------------------------------------------------------------------------------------------
@@ -270,6 +276,26 @@ def test_what_others_need_too_does_not_come_back(copy: Copy) -> None:
     Copy.objects.update(extra={"own_bytes": 1 << 30})
     found = deleting.outlook(Copy.objects.get())
     assert (found.bytes, found.shared) == (1 << 30, 1 << 30)
+
+
+def test_the_files_are_gone_when_the_agent_did_what_was_ordered(host: Host, tmp_path: Path) -> None:
+    from models_catalog.inspect.scan import scan_roots
+    from panel.fleet.agent import delete as agent
+    from tests.models_catalog.builders import hf_folder
+
+    hf_folder(tmp_path / "keep")
+    hf_folder(tmp_path / "go", config={"num_hidden_layers": 3})
+    record_scan(host, list(scan_roots([tmp_path])))
+    row = Copy.objects.get(path=str(tmp_path / "go"))
+    job = deleting.delete(row, actor=actor("admin"))
+    task = wire.DeleteTask.model_validate(job.order)
+    limits = agent.Limits([tmp_path])
+    agent.check(task, limits)
+    freed = agent.delete(agent.place_of(task.paths[0], limits))
+    finish(job, {"path": task.paths[0], "freed_bytes": freed, "refusal": None})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["keep"]
+    record_scan(host, list(scan_roots([tmp_path])))
+    assert list(Copy.objects.filter(present=True).values_list("path", flat=True)) == [str(tmp_path / "keep")]
 
 
 def test_a_deletion_whose_nudge_was_lost_is_found(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
