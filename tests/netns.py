@@ -24,6 +24,7 @@ from tests.waiting import until
 ROOT = Path(__file__).resolve().parents[1]
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 CLONE_NEWNET = 0x40000000
+NETWORK = "198.18.0.0/15"  # set aside for tests of networks; neither public nor one that teams use
 FRAME = 65536
 
 
@@ -47,7 +48,7 @@ class SecondHost:
     """The namespace with its cable. `near` is this machine's address on it, `far` the other one's."""
 
     def __init__(self) -> None:
-        number = os.getpid() % 16384  # its network: 198.18.0.0/15 is set aside for tests of networks
+        number = os.getpid() % 16384  # its network within NETWORK
         self.name = f"bt{os.getpid()}"
         self.device = f"bt{os.getpid()}"[:14]
         first = f"198.{18 + number // 8192}.{number % 8192 // 64}"

@@ -121,7 +121,7 @@ def far(
     net = netns.SecondHost()
     port = free_port()
     url = f"https://{net.near}:{port}"
-    env = {"BERTH_URL": url, "BERTH_ALLOWED_HOSTS": net.near}
+    env = {"BERTH_URL": url, "BERTH_ALLOWED_HOSTS": net.near, "BERTH_PRIVATE_RANGES": netns.NETWORK}
     folder = tmp_path_factory.mktemp("second")
     with django_db_blocker.unblock(), running(servers, folder, env=env) as stack:
         there = Far(stack, net, folder / "far")
