@@ -17,6 +17,7 @@ from deployments.wording import words
 from models_catalog import queries as catalog
 from models_catalog.models import Artifact, Copy
 from models_catalog.serving import obstacles
+from models_catalog.shelf import may_deploy
 from models_catalog.wording import of_serving
 from panel.core.errors import Invalid
 from panel.core.numbers import approx, gib, size
@@ -36,7 +37,7 @@ EXPERT = (
 )
 
 
-def form(deploy: DeploymentForm, row: Deployment | None) -> dict[str, Any]:
+def form(deploy: DeploymentForm, row: Deployment | None, actor: Any) -> dict[str, Any]:
     chosen = str(deploy["artifact"].value() or "")
     expert_errors = any(name in deploy.errors for name in EXPERT) if deploy.is_bound else False
     return {
@@ -44,7 +45,7 @@ def form(deploy: DeploymentForm, row: Deployment | None) -> dict[str, Any]:
         "form": deploy,
         "d": row,
         "title": _("Settings of %(name)s") % {"name": row.name} if row else _("Deploy a model"),
-        "models": _choices(chosen),
+        "models": _choices(chosen, actor),
         "hosts": list(Host.objects.only("pk", "name")),
         "runtimes": _runtimes(str(deploy["runtime"].value() or "")),
         "chosen_gpus": deploy["gpus"].value() or [],
@@ -74,11 +75,17 @@ def _runtimes(chosen: str) -> list[dict[str, Any]]:
     ]
 
 
-def _choices(chosen: str) -> list[dict[str, Any]]:
+def _choices(chosen: str, actor: Any) -> list[dict[str, Any]]:
     """Every model that lies on a host, by name; those that cannot be deployed come last and say why."""
     engines = catalog.engines()
     taken = names_taken()
     found = [_choice(artifact, copies, engines, chosen) for artifact, copies in queries.deployable()]
+    for choice in found:
+        if not may_deploy(choice["artifact"].model, actor):
+            choice |= {
+                "problem": _("It is not approved; operators may only deploy approved models here."),
+                "closed": True,
+            }
     for choice in found:  # what the page fills in when the model is chosen
         artifact = choice["artifact"]
         choice["suggest"] = json.dumps({"f-name": free_name(artifact.model.name, taken), "f-task": task_of(artifact)})

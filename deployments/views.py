@@ -28,6 +28,7 @@ from deployments.gateway.ask import ask as ask_door
 from deployments.gateway.snapshot import probe_token
 from deployments.models import Deployment
 from deployments.spec import DeploymentSpec
+from models_catalog.shelf import NotApproved
 from panel.accounts.access import can
 from panel.accounts.guard import right
 from panel.core.errors import Conflict, Invalid
@@ -73,7 +74,7 @@ def _form(request: HttpRequest, *, row: Deployment | None = None) -> DeploymentF
 
 
 def _show(request: HttpRequest, form: DeploymentForm, row: Deployment | None = None) -> HttpResponse:
-    context = contexts_form.form(form, row)
+    context = contexts_form.form(form, row, request.actor)
     if form.is_bound:
         return form_again(request, "deployments/form.html", context)
     return page(request, "deployments/form.html", context)
@@ -92,6 +93,9 @@ def _save(request: HttpRequest, form: DeploymentForm, row: Deployment | None) ->
             services.edit(row, spec=spec, actor=request.actor, base_number=base)
     except Invalid as exc:
         put_errors(form, exc)
+        return _show(request, form, row)
+    except NotApproved as exc:
+        form.add_error(None, f"{exc.text} {exc.hint_text}")
         return _show(request, form, row)
     return go(request, reverse("deployment", args=[row.pk]))
 

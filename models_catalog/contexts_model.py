@@ -20,6 +20,7 @@ from panel.fleet.wording import engine as engine_name
 
 HUBS = {"huggingface": "https://huggingface.co/"}
 HOSTS_SHOWN = 3
+MOST_TEMPLATE = 64 << 10  # characters; an honest agent sends no longer one
 MOST_REQUESTS = 1000  # of a cell; what lies above tells nobody more
 
 
@@ -237,7 +238,7 @@ def template_page(artifact: Artifact) -> dict[str, Any]:
     """The chat template of one form, and what becomes of example conversations."""
     copies: Iterable[Copy] = artifact.copies.all()
     facts = next((copy.facts for copy in copies if copy.present), ModelFacts.from_dict(artifact.facts))
-    text = facts.template_text
+    text = facts.template_text if len(facts.template_text) <= MOST_TEMPLATE else ""
     tried: Tried | None = render(text, facts.template_source) if text else None
     return {
         "artifact": artifact,

@@ -4,6 +4,7 @@ The list's word is kept with the artifact, and made anew by a task when GPUs, en
 """
 
 import hashlib
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from models_catalog.facts import ModelFacts
 from models_catalog.models import Artifact
 from panel.fleet import models as fleet
 from panel.fleet.runtimes.install_checks import GOOD_VERSION
+
+log = logging.getLogger(__name__)
 
 RULES = "1"  # counted up when the estimate changes, so that kept words are made anew
 USUAL_CONTEXT = 8192
@@ -74,8 +77,14 @@ def engine_version() -> str:
     return max(found)[1] if found else GOOD_VERSION
 
 
-def _plan(facts: ModelFacts, group: Group, context: int, version: str) -> Plan:
-    return estimate(facts, Options(context=context, tp=1 if group.cpu else group.count), group.gpu, version)
+def _plan(facts: ModelFacts, group: Group, context: int, version: str) -> Plan | None:
+    """None for facts that no model has, which some agent told: one such model must not keep the others from theirs."""
+    options = Options(context=context, tp=1 if group.cpu else group.count)
+    try:
+        return estimate(facts, options, group.gpu, version)
+    except (ArithmeticError, ValueError, LookupError, TypeError) as exc:
+        log.warning("no estimate for %s: %s", facts.fingerprint[:12], exc)
+        return None
 
 
 # --- the list's word --------------------------------------------------------------------------------------------------
@@ -117,7 +126,8 @@ def word(facts: ModelFacts, known: Iterable[Group], version: str) -> dict[str, A
         kind = (group.name, group.total_mib)
         if kind in on and on[kind]["verdict"] == "fits":
             continue
-        verdict = _plan(facts, group, context, version).verdict
+        plan = _plan(facts, group, context, version)
+        verdict = plan.verdict if plan is not None else "unknown"
         seen.add(verdict)
         if verdict in GOOD and (kind not in on or verdict == "fits"):
             on[kind] = {
@@ -144,7 +154,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One group of GPUs. Where nothing fits, `reasons` say why, and `need_gib` is what each GPU would need."""
+    """One group of GPUs. `reasons` are those of the shortest context: why nothing fits, where that is so."""
 
     group: Group
     cells: tuple[Cell, ...]
@@ -153,6 +163,12 @@ class Row:
     @property
     def fits(self) -> bool:
         return any(cell.verdict != "does_not_fit" for cell in self.cells)
+
+
+def _cell(length: int, plan: Plan | None) -> Cell:
+    if plan is None:
+        return Cell(length, "unknown", None)
+    return Cell(length, plan.verdict, plan.concurrency.value)
 
 
 def contexts_of(facts: ModelFacts) -> list[int]:
@@ -169,8 +185,6 @@ def table(facts: ModelFacts, known: Iterable[Group], version: str) -> list[Row]:
     rows = []
     for group in known:
         plans = [_plan(facts, group, length, version) for length in lengths]
-        cells = tuple(
-            Cell(length, plan.verdict, plan.concurrency.value) for length, plan in zip(lengths, plans, strict=True)
-        )
-        rows.append(Row(group, cells, plans[0].reasons))
+        cells = tuple(_cell(length, plan) for length, plan in zip(lengths, plans, strict=True))
+        rows.append(Row(group, cells, plans[0].reasons if plans[0] is not None else ()))
     return rows

@@ -1,5 +1,7 @@
 """What people say about models, what they allow, and what goes: notes, approval, code, deletion, repair, filters, disks."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,6 +138,11 @@ def test_the_refusal_is_a_page_with_a_plain_sentence(copy: Copy, settings: LazyS
     assert "Tiny-1B-Instruct is not approved" in answer.content.decode()
     text = client.get(reverse("model", args=[copy.artifact.model_id])).content.decode()
     assert "may only deploy approved models" in text
+    assert "It is not approved" in client.get(reverse("deployment-new")).content.decode()
+    wish = {"artifact": copy.artifact_id, "name": "new", "device": "cpu", "task": "generate", "kv_cache_gib": 1}
+    wish["restart"] = "on_failure"
+    answer = client.post(reverse("deployment-new"), wish)
+    assert answer.status_code == 422 and "Tiny-1B-Instruct is not approved" in answer.content.decode()
 
 
 # --- its own code -----------------------------------------------------------------------------------------------------
@@ -271,6 +278,26 @@ def test_what_others_need_too_does_not_come_back(copy: Copy) -> None:
     assert (found.bytes, found.shared) == (1 << 30, 1 << 30)
 
 
+def test_the_files_are_gone_when_the_agent_did_what_was_ordered(host: Host, tmp_path: Path) -> None:
+    from models_catalog.inspect.scan import scan_roots
+    from panel.fleet.agent import delete as agent
+    from tests.models_catalog.builders import hf_folder
+
+    hf_folder(tmp_path / "keep")
+    hf_folder(tmp_path / "go", config={"num_hidden_layers": 3})
+    record_scan(host, list(scan_roots([tmp_path])))
+    row = Copy.objects.get(path=str(tmp_path / "go"))
+    job = deleting.delete(row, actor=actor("admin"))
+    task = wire.DeleteTask.model_validate(job.order)
+    limits = agent.Limits([tmp_path])
+    agent.check(task, limits)
+    freed = agent.delete(agent.place_of(task.paths[0], limits))
+    finish(job, {"path": task.paths[0], "freed_bytes": freed, "refusal": None})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["keep"]
+    record_scan(host, list(scan_roots([tmp_path])))
+    assert list(Copy.objects.filter(present=True).values_list("path", flat=True)) == [str(tmp_path / "keep")]
+
+
 def test_a_deletion_whose_nudge_was_lost_is_found(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     job = deleting.delete(copy, actor=actor("admin"))
     Job.objects.filter(pk=job.pk).update(
@@ -394,3 +421,72 @@ def test_disks_tell_what_lies_there_twice_and_was_never_used(host: Host, copy: C
     client.force_login(User.objects.get(pk=actor("viewer").id))
     text = client.get(reverse("models")).content.decode()
     assert "2.0\xa0GiB lie there twice" in text and "/again/tiny" in text
+
+
+def test_strange_facts_of_one_model_keep_no_other_from_its_estimate(
+    host: Host, copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builders.make_copy(host, "other")
+
+    def broken(facts: ModelFacts, *_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(fits, "estimate", broken)
+    assert fits.freshen() == 2 and not fits.any_stale()
+    client = Client()
+    client.force_login(User.objects.get(pk=actor("viewer").id))
+    assert client.get(reverse("model", args=[copy.artifact.model_id])).status_code == 200
+
+
+def test_the_page_of_a_model_asks_no_more_with_more_copies_and_deployments(
+    copy: Copy, django_assert_num_queries: Any
+) -> None:
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    client = Client()
+    client.force_login(User.objects.get(pk=actor("admin").id))
+    where = reverse("model", args=[copy.artifact.model_id])
+    row = builders.make_deployment(copy, "d", state="ready")
+    builders.make_run(row, copy)
+    client.get(where)
+    with CaptureQueriesContext(connection) as few:
+        client.get(where)
+    for n in range(12):
+        other = builders.make_copy(builders.make_host(f"h{n}"))
+        row = builders.make_deployment(other, f"d{n}", state="ready")
+        builders.make_run(row, other)
+    with django_assert_num_queries(len(few)):
+        text = client.get(where).content.decode()
+    assert "d11" in text
+
+
+# --- the same in the API ----------------------------------------------------------------------------------------------
+
+
+def test_the_api_does_all_of_it(copy: Copy) -> None:
+    from tests.api.conftest import person, program
+
+    client, where = program(person("admin")), f"/api/v1/models/{copy.artifact.model_id}"
+
+    def send(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        return client.generic(method, path, json.dumps(body or {}), content_type="application/json")
+
+    found = send("PATCH", where, {"tags": ["chat"], "notes": "good", "source_url": "https://example.org/x"}).json()
+    assert (found["tags"], found["notes"], found["artifacts"][0]["copies"][0]["id"]) == (["chat"], "good", copy.pk)
+    assert send("PATCH", where, {"tags": ["x" * 50]}).json()["fields"]["tags"]
+    assert send("POST", f"{where}/approval", {"approved": True}).json()["approved"] is True
+    assert send("POST", f"{where}/code", {"allowed": True, "digest": "other"}).json()["code"] == "model.code_changed"
+    assert send("POST", f"{where}/code", {"allowed": True}).json()["allow_remote_code"] is True
+    assert [row["gpu"] for row in client.get(f"{where}/fit").json()["rows"]] == ["NVIDIA L40S", "NVIDIA L40S"]
+    assert client.get(f"/api/v1/models/forms/{copy.artifact_id}/template").json()["text"] == ""
+    assert client.get("/api/v1/models/disk").json()["items"][0]["unused"] == 1
+    assert [row["id"] for row in client.get("/api/v1/models?tag=chat&show=approved").json()["items"]] == [found["id"]]
+    assert client.get("/api/v1/models?tag=none").json()["items"] == []
+    assert client.post(f"/api/v1/models/copies/{copy.pk}/repair").json()["code"] == "repair.unknown_source"
+    builders.make_deployment(copy)
+    assert client.delete(f"/api/v1/models/copies/{copy.pk}").json()["code"] == "model.chosen"
+    answer = client.delete(f"/api/v1/models/copies/{copy.pk}?confirmed=true")
+    assert answer.status_code == 202 and Job.objects.get().pk.hex == answer.json()["job"].replace("-", "")
+    assert client.get(where).json()["artifacts"][0]["copies"][0]["deleting"] == answer.json()["job"]
+    assert set(verbs()) == {"model.described", "model.approved", "model.code_allowed", "model.delete_asked"}

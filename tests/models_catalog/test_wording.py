@@ -36,11 +36,19 @@ def test_every_code_has_a_sentence() -> None:
     assert set(wording.FILES) >= BLOCKING
 
 
+def test_whatever_the_agent_says_of_a_deletion_has_a_sentence() -> None:
+    agent = ROOM.parent / "panel" / "fleet" / "agent" / "delete.py"
+    said = set(re.findall(r'Refused\("([a-z_.]+)"', agent.read_text()))
+    assert len(said) > 5
+    assert said <= set(wording.DELETES)
+
+
 def test_sentences_survive_missing_and_strange_parameters() -> None:
     for table, say in (
         (wording.FILES, wording.of_file),
         (wording.FOLDERS, wording.of_folder),
         (wording.SERVING, wording.of_serving),
+        (wording.DELETES, wording.of_deletion),
     ):
         for code in table:
             for params in ({}, {"file": "100%s", "files": ["a", "b", "c", "d", "e"]}, None):
