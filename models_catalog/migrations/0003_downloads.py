@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("fleet", "0007_report_seq"),
-        ("models_catalog", "0005_shelf"),
+        ("models_catalog", "0002_shelf"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
