@@ -6,7 +6,7 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -240,6 +240,16 @@ def browser(person: Person, panel: Panel) -> Iterator[Any]:
         chromium.close()
 
 
+def _open(page: Any, address: str) -> None:
+    """Go there, also where the page before goes somewhere by itself at this moment (it loads itself in a new state)."""
+    for _ in range(10):
+        with suppress(PlaywrightError):
+            page.goto(address)
+            return
+        time.sleep(0.2)
+    page.goto(address)
+
+
 def _failed_at(page: Any) -> float:
     """0 until then; the page may be loading just now."""
     try:
@@ -254,7 +264,7 @@ def exit_to_page(person: Person, row: Any, page: Any) -> list[float]:
     for number in range(EXITS):
         if number:
             start(person, row)
-        page.goto(f"/deployments/{row.pk}/")
+        _open(page, f"/deployments/{row.pk}/")
         page.evaluate("sessionStorage.clear()")
         time.sleep(1 + number % 5 / 10)
         began = time.time()
