@@ -23,7 +23,7 @@ import httpx
 import psutil
 from playwright.sync_api import Page, sync_playwright
 
-from tests.browser.conftest import CHROMIUM, FLAGS
+from tests.browser.chromium import CHROMIUM, FLAGS
 
 PLAN = {"lines_per_s": 20_000, "seconds": 30, "long_lines": 30, "unbroken_mib": 100, "binary_mib": 16}
 SHORT = {"lines_per_s": 20_000, "seconds": 4, "long_lines": 3, "unbroken_mib": 70, "binary_mib": 2}

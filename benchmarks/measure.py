@@ -17,7 +17,7 @@ from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import sync_playwright
 
 from benchmarks.people import percentile
-from tests.browser.conftest import CHROMIUM, FLAGS
+from tests.browser.chromium import CHROMIUM, FLAGS
 from tests.fakes.make_engine import make_fake_engine, make_fake_model
 from tests.panel.running import Panel
 

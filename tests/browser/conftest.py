@@ -5,7 +5,6 @@ every language, theme and width are listed in `cases_<room>.py` files, see tests
 """
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,10 @@ from django.db import connections
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.browser.cases_downloads import hub
+from tests.browser.chromium import CHROMIUM, FLAGS
 from tests.servers import Servers
 from tests.web import Web, web_process
 
-CHROMIUM = os.environ.get("BERTH_TEST_CHROMIUM") or next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
-)
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--disable-dev-shm-usage",
-]
 HERE = Path(__file__).parent
 
 
