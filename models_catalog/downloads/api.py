@@ -66,7 +66,7 @@ class RepoFilter(Schema):
     ref: str = Field("", max_length=200, description=_("Branch, tag or commit; empty: the main branch."))
 
 
-class FitOut(Schema):
+class HostFitOut(Schema):
     """By the configuration where it can be read, else by the size."""
 
     host: str
@@ -82,7 +82,7 @@ class ChoiceOut(Schema):
     size_bytes: int
     files: list[str]
     complete: bool
-    fits: list[FitOut]
+    fits: list[HostFitOut]
 
 
 class RepoOut(HubModelOut):
@@ -169,7 +169,7 @@ def download_out(row: Download) -> dict[str, Any]:
 
 
 def _downloads(rows: Iterable[Download]) -> Iterable[dict[str, Any]]:
-    return map(download_out, rows)
+    return map(download_out, queries.fresh(rows))
 
 
 # --- hubs -------------------------------------------------------------------------------------------------------------

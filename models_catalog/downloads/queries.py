@@ -1,11 +1,13 @@
 """Reads for the downloads' pages: a number of queries that does not grow with the rows."""
 
 import uuid
+from collections.abc import Iterable
 
 from django.db.models import Prefetch, QuerySet
 
 from models_catalog.downloads.models import ACTIVE, Download, HubAccess, State
 from panel.core.errors import NotFound
+from panel.fleet import samples
 from panel.fleet.models import Gpu, Host
 
 SHOW = ("", "done", "failed", "cancelled")
@@ -24,7 +26,14 @@ def every() -> QuerySet[Download]:
 def going() -> list[Download]:
     """What goes on, waits or is paused, in the order of the queues."""
     rows = every().filter(state__in=[*ACTIVE, State.PAUSED], host__forgotten_at=None)
-    return list(rows.order_by("host__name", "queued_at")[:300])
+    return fresh(rows.order_by("host__name", "queued_at")[:300])
+
+
+def fresh(rows: Iterable[Download]) -> list[Download]:
+    """The same with the newest figures of their hosts: how far each is lies in memory, not in rows."""
+    found = list(rows)
+    samples.freshen(*(row.job for row in found))
+    return found
 
 
 def one(pk: uuid.UUID) -> Download:
@@ -32,6 +41,7 @@ def one(pk: uuid.UUID) -> Download:
     row = Download.objects.select_related("host", "job__log").filter(pk=pk).first()
     if row is None:
         raise NotFound
+    samples.freshen(row.job)
     return row
 
 

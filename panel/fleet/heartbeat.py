@@ -13,6 +13,8 @@ from panel.fleet.models import Host
 # Figures of a job that move while nothing happens.
 MOVING = ("log_size", "log_hole", "last_output_at", "read_bytes", "rss_mib", "gpu_used_mib", "processes")
 ALIVE = ("log_size", "read_bytes", "rss_mib", "gpu_used_mib", "processes")  # signs of life
+COUNTS = ("done", "rate", "silent_s")  # of a job's progress
+PARTS = 20  # so often in each phase a progress is news, and a row
 SKEW_S = 1.0  # a clock's difference that moved less is the same
 FAR_MIB, FAR_SHARE = 128, 0.02  # figures that moved less from what the row says are near enough for it
 
@@ -31,12 +33,27 @@ def told(report: wire.Report, before: str = "") -> str:
 
     Where it brings no facts, those of `before` still hold.
     """
-    moving = {**_REPORT, "jobs": {"__all__": set(MOVING)}}
-    jobs = _digest(report.model_dump_json(exclude=moving))
+    moving = {**_REPORT, "jobs": {"__all__": {**dict.fromkeys(MOVING, True), "progress": set(COUNTS)}}}
+    parts = [part_of(status.progress.model_dump()) for status in report.jobs if status.progress is not None]
+    jobs = _digest(f"{report.model_dump_json(exclude=moving)}{parts}")
     facts = before.partition(".")[2]
     if report.facts is not None:
         facts = _digest(report.facts.model_dump_json(exclude=_FACTS))
     return f"{jobs}.{facts}"
+
+
+def part_of(progress: dict[str, Any]) -> int:
+    """In which part of its phase a job is, 0 to PARTS."""
+    total = int(progress.get("total") or 0)
+    return min(PARTS, PARTS * int(progress.get("done") or 0) // total) if total > 0 else 0
+
+
+def same_progress(old: dict[str, Any] | None, new: dict[str, Any] | None) -> bool:
+    """Whether nothing of a job's progress is news: its phase, its file, its trouble, a twentieth of the way."""
+    if not old or not new:
+        return old == new
+    keys = (old.keys() | new.keys()) - set(COUNTS)
+    return part_of(old) == part_of(new) and all(old.get(key) == new.get(key) for key in keys)
 
 
 def _digest(text: str) -> str:
@@ -81,7 +98,7 @@ def sample(
     known = (before or {}).get("jobs", {})
     jobs = {}
     for status in report.jobs:
-        moving = status.model_dump(mode="json", include=set(MOVING))
+        moving = status.model_dump(mode="json", include={*MOVING, "progress"})
         moving["last_output_at"] = hostclock.ours(moving["last_output_at"], skew)
         moving["still_since"] = still_since(known.get(status.id) or still.get(status.id) or {}, moving, at)
         jobs[status.id] = moving

@@ -145,7 +145,8 @@ def _take_status(
     values = status.model_dump(mode="json")
     hostclock.put_right(values, old, skew_s)
     values["still_since"] = moving["still_since"]
-    aside = (*heartbeat.MOVING, "still_since")
+    on = heartbeat.same_progress(old.get("progress"), values["progress"])
+    aside = {*heartbeat.MOVING, "still_since", *(["progress"] if on else [])}
     if not whole and all(old.get(name) == value for name, value in values.items() if name not in aside):
         job.status = values
         return False
@@ -153,8 +154,8 @@ def _take_status(
     rows = Job.objects.filter(pk=job.pk).exclude(state__in=OVER)
     if not rows.update(state=status.state, status=values, status_at=now, **({"ended_at": now} if ended else {})):
         return False
-    news = ("state", "listening", "port", "stop_asked", "leftover_pids", "pid", "progress")
-    is_new = any(old.get(key) != values.get(key) for key in news)
+    news = ("state", "listening", "port", "stop_asked", "leftover_pids", "pid")
+    is_new = not on or any(old.get(key) != values.get(key) for key in news)
     job.state, job.status = status.state, values
     return is_new
 

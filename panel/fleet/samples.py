@@ -21,6 +21,7 @@ SEEN = "berth:fleet:seen"  # hash: host → Unix seconds of its newest report
 SINCE = "berth:fleet:since"  # since when this memory misses nothing
 LIVE = "berth:fleet:live:"  # + host: the newest figures, JSON
 DAY_S = 86_400
+ROW_FIRST_S = 5.0  # a row that is newer by less was written just now, and this memory is about to be
 ROW_TURNS = 10  # the row's own `last_seen_at` is at most so many times BERTH_HOST_LOST_S old while a host calls
 
 _away_since: float | None = None  # by the clock that nobody puts forward or back
@@ -167,18 +168,26 @@ def _onto_job(job: Job, sample: dict[str, Any]) -> None:
     newer = sample["jobs"].get(str(job.pk))
     if newer is None or job.state in ("ended", "refused"):
         return
-    job.status = {**job.status, **newer}
     if "status_at" not in job.get_deferred_fields():
+        ahead = job.status_at.timestamp() - sample["at"] if job.status_at is not None else 0.0
+        if 0 < ahead < ROW_FIRST_S:
+            return
         job.status_at = datetime.fromtimestamp(sample["at"], UTC)
+    job.status = {**job.status, **newer}
 
 
-def freshen(job: Job | None) -> None:
-    """Put the newest figures over one job that was read."""
-    if job is None or not job.status or job.state in ("ended", "refused"):
+def freshen(*jobs: Job | None) -> None:
+    """Put the newest figures over jobs that were read, in one round."""
+    rows = [job for job in jobs if job is not None and job.status and job.state not in ("ended", "refused")]
+    if not rows:
         return
+    hosts = list(dict.fromkeys(job.host_id for job in rows))
     try:
-        sample = read(job.host_id)
+        found = _ask(("MGET", *(f"{LIVE}{host_id}" for host_id in hosts)))[0]
     except Away:
         return
-    if sample is not None:
-        _onto_job(job, sample)
+    known = {host_id: _parsed(raw) for host_id, raw in zip(hosts, found, strict=True)}
+    for job in rows:
+        sample = known[job.host_id]
+        if sample is not None:
+            _onto_job(job, sample)

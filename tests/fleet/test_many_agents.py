@@ -79,6 +79,52 @@ def test_figures_that_move_write_no_row_and_are_seen_all_the_same(host: Host, sq
     assert (job.status["rss_mib"], job.status["log_size"], job.state) == (140, 9, "running")
 
 
+def fetching(job: Job, **progress: Any) -> dict[str, Any]:
+    told = {"phase": "downloading", "total": 1000, "note": "a.safetensors", "passed": ["checking"], **progress}
+    return {"id": str(job.pk), "kind": "download", "state": "running", "pid": 7, "progress": told}
+
+
+def test_how_far_a_download_is_lies_in_memory_and_what_happens_in_it_in_rows(
+    host: Host, sql: CaptureQueriesContext
+) -> None:
+    job = engine(host)
+    say(host, fetching(job, done=100))
+    before = Host.objects.values_list("told", flat=True).get()
+    with sql:
+        for done in range(101, 150, 4):
+            say(host, fetching(job, done=done, rate=4.0 * done, silent_s=done / 10))
+    assert written(sql) == [] and Host.objects.values_list("told", flat=True).get() == before
+    seen = Job.objects.get()
+    assert seen.status["progress"]["done"] == 100
+    samples.freshen(seen, None, Job())
+    assert {key: seen.status["progress"][key] for key in ("done", "rate", "silent_s", "phase")} == {
+        "done": 149, "rate": 596.0, "silent_s": 14.9, "phase": "downloading",
+    }  # fmt: skip
+    news: list[dict[str, Any]] = [
+        {"done": 150},  # a twentieth more
+        {"done": 151, "note": "b.safetensors"},
+        {"done": 151, "note": "b.safetensors", "trouble": "connection_lost"},
+        {"done": 1, "note": "b.safetensors", "phase": "verifying"},
+    ]
+    for change in news:
+        say(host, fetching(job, **change))
+        told = Job.objects.get().status["progress"]
+        assert {key: told[key] for key in change} == change
+    assert samples.read(host.pk)["jobs"][str(job.pk)]["progress"]["phase"] == "verifying"  # type: ignore[index]
+
+
+def test_an_older_figure_is_not_laid_over_a_row_that_was_written_just_now(host: Host) -> None:
+    job = engine(host)
+    say(host, fetching(job, done=100))
+    say(host, fetching(job, done=110))
+    Job.objects.filter(pk=job.pk).update(
+        status={**job.status, "progress": {"phase": "placing"}}, status_at=timezone.now(), state="running"
+    )
+    job.refresh_from_db()
+    samples.freshen(job)
+    assert job.status["progress"] == {"phase": "placing"}
+
+
 @pytest.mark.parametrize(
     "change",
     [
