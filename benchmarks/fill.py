@@ -6,7 +6,7 @@ from django.db import connection, models
 
 DEPLOYMENTS, RUNS_EACH, EVENTS = 1000, 20, 1_000_000
 FAILED = '{"code": "mem.kv_none", "params": {}}'
-HOSTS, GPUS_EACH, MODELS, PEOPLE = 20, 8, 100, 50
+HOSTS, GPUS_EACH, MODELS, PEOPLE = 20, 8, 1000, 50
 
 
 def fill(deployment: Any) -> dict[str, int]:

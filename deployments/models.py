@@ -113,6 +113,8 @@ class Run(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["deployment", "number"], name="run_number_once")]
+        # The few that go on are asked for all the time, among all that ever were.
+        indexes = [models.Index(fields=["deployment"], condition=models.Q(ended_at=None), name="run_open")]
         ordering = ["deployment_id", "-number"]
 
     def __str__(self) -> str:

@@ -149,7 +149,11 @@ class Job(models.Model):
     ended_at = models.DateTimeField(null=True)
 
     class Meta:
-        indexes = [models.Index(fields=["host", "kind", "-created_at"])]
+        indexes = [
+            models.Index(fields=["host", "kind", "-created_at"]),
+            # Every report and page asks for the few that are open, among all that ever were.
+            models.Index(fields=["host"], condition=Q(open=True), name="job_open"),
+        ]
         constraints = [
             models.CheckConstraint(name="job_desired_known", condition=Q(desired__in=["run", "stop"])),
         ]
