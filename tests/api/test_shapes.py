@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from ninja import Schema
 
 from deployments.models import Deployment
 from panel.api import document
@@ -237,3 +238,16 @@ def test_odd_words_in_every_parameter(as_: Any, places: dict[str, str]) -> None:
                 answer = client.get(path.format(**places), {name: odd})
                 assert answer.status_code < 500, (path, name, odd[:20])
                 assert answer.status_code == 200 or set(answer.json()) >= {"code", "message", "hint"}
+
+
+def test_no_two_shapes_share_a_name() -> None:
+    """The document knows shapes by name, so the second of a name would silently be told as the first."""
+    left: list[type[Schema]] = [Schema]
+    names: dict[str, str] = {}
+    while left:
+        for shape in left.pop().__subclasses__():
+            left.append(shape)
+            if shape.__module__.split(".")[0] in ("deployments", "models_catalog", "panel"):
+                where = f"{shape.__module__}.{shape.__qualname__}"
+                assert names.setdefault(shape.__name__, where) == where, f"{where} and {names[shape.__name__]}"
+    assert len(names) > 50
