@@ -22,6 +22,7 @@ from deployments.probe import lease as probe_lease
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
 from deployments.steps import HOST_RESTARTED, retry_delay
+from models_catalog import code_at_start
 from panel.core import sse
 from panel.core.claims import Claim
 from panel.core.crypto import seal
@@ -124,6 +125,7 @@ def order(claim: Claim, row: Deployment) -> None:
         model_path=launch.model_path,
         needs_avx2=launch.needs_avx2,
         allow_remote_code=launch.allow_remote_code,
+        code=code_at_start.files_for(run.copy) if launch.allow_remote_code else None,
     )
     try:
         with transaction.atomic():

@@ -225,6 +225,16 @@ CODES: dict[str, Pair] = {
         _("The host does not allow the path %(path)s."),
         _("It must lie in one of the host's model folders; links that lead out of them do not count."),
     ),
+    "code_changed": (
+        _("The model's own code is not what an admin allowed: %(files)s. Nothing was started."),
+        _("An admin can read it on the model's page and allow it anew."),
+    ),
+    "code_elsewhere": (
+        _("The engine would run code from %(place)s, which nobody allowed. Nothing was started."),
+        _(
+            "Only code beside the model can be allowed: copy it there, or leave out a second tokenizer or model."
+        ),
+    ),
     "too_many_files": (_("The folder %(path)s holds too many files."), ""),
     "runtime_unknown": (
         _("The host does not know the engine %(executable)s."),

@@ -24,6 +24,7 @@ from deployments.models import Run
 from deployments.placement import Candidate, CopyView, GpuUser, GpuView, HostView, NoPlacement, Placement, RuntimeView
 from deployments.planner import plan
 from deployments.spec import DeploymentSpec
+from models_catalog import code_at_start
 from models_catalog.models import Artifact, Copy
 from panel.fleet import samples
 from panel.fleet.models import Gpu, Host, Runtime
@@ -117,7 +118,7 @@ def _launch(
             kv_cache_gib=placement["kv_cache_gib"],
             machine=host.facts.get("machine", "x86_64"),
             cpu_flags=frozenset(host.facts.get("cpu_flags", [])),
-            allow_remote_code=copy.artifact.model.allow_remote_code,
+            allow_remote_code=code_at_start.may_run(copy),
             detail=detail,
         )
     )

@@ -26,6 +26,10 @@ def announce() -> None:
 @receiver(signals.job_changed, dispatch_uid="models_catalog.job_changed")
 def handle_job_changed(sender: Any, job_id: uuid.UUID, kind: str, state: str, **_: Any) -> None:
     """Only nudges: the task writes. A scan's log is nobody's news here, its end is."""
+    if kind == "engine":  # runs are the next room's; a refusal may be about the model's own code
+        if state == "refused":
+            send(str(job_id))
+        return
     if kind not in TAKEN:
         return
     if state not in ("ended", "refused"):
@@ -59,13 +63,13 @@ def sweep_scans(*, every_s: float = 15.0) -> None:
     Called by every tick, works once in `every_s` seconds of this process, so that a queue that waits does not grow.
     """
     global _swept
-    from models_catalog import deleting, fits, services
+    from models_catalog import code_at_start, deleting, fits, services
 
     now = time.monotonic()
     if now - _swept < every_s:
         return
     _swept = now
-    for job_id in [*services.untaken(), *deleting.untaken()]:
+    for job_id in [*services.untaken(), *deleting.untaken(), *code_at_start.untaken()]:
         send(job_id)
     if fits.any_stale():
         measure_fits()

@@ -65,6 +65,12 @@ def request_scan(host: Host, *, actor: Any) -> Job:
     return _order(row)
 
 
+def look_again(host: Host) -> Job:
+    """A look that begins from now on, for a reason of the panel's own. Part of the caller's transaction."""
+    running = running_scan(host)
+    return running if running is not None and running.state == "ordered" else _order(host)
+
+
 def _order(host: Host) -> Job:
     job = order_job(host=host, task=wire.ScanTask(roots=host.model_roots))
     transaction.on_commit(events.announce, robust=True)

@@ -163,7 +163,7 @@ def digest(code: Pins) -> str:
     return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:32]
 
 
-def _copies(model: CatalogModel) -> list[Copy]:
+def copies_of(model: CatalogModel) -> list[Copy]:
     return list(Copy.objects.filter(artifact__model=model, present=True).select_related("artifact"))
 
 
@@ -176,9 +176,10 @@ def set_remote_code(model: CatalogModel, allowed: bool, *, actor: Any, seen: str
     require(actor, "models.trust", model)
     with transaction.atomic():
         row = _locked(model)
-        pins = code_of(_copies(row)) if allowed else []
+        copies = copies_of(row) if allowed else []
+        pins = code_of(copies)
         if allowed:
-            _check_code(pins, seen)
+            _check_code(pins, seen, elsewhere_of(copies))
         if row.allow_remote_code == allowed and row.code_pins == pins:
             return False
         before = {"allowed": row.allow_remote_code}
@@ -192,7 +193,19 @@ def set_remote_code(model: CatalogModel, allowed: bool, *, actor: Any, seen: str
     return True
 
 
-def _check_code(pins: Pins, seen: str | None) -> None:
+def elsewhere_of(copies: Iterable[Copy]) -> list[str]:
+    """Repositories that the configuration of these copies takes code from. No sum of that is known."""
+    return sorted({str(place) for copy in copies for place in copy.artifact.facts.get("code_elsewhere") or []})
+
+
+def _check_code(pins: Pins, seen: str | None, elsewhere: list[str]) -> None:
+    if elsewhere:
+        text = _("This model takes code from %(places)s, which does not lie beside it and cannot be compared.")
+        hint = _(
+            "Copy those files into its folder, name them in its configuration without the part before “--”, then look"
+            " for models again."
+        )
+        raise Conflict("model.code_elsewhere", text, hint, params={"places": ", ".join(elsewhere[:5])})
     if seen is not None and seen != digest(pins):
         text = _("The model's code is not the one that was shown here any more.")
         raise Conflict("model.code_changed", text, _("Look at the list again, then decide."))
@@ -206,7 +219,7 @@ def withdraw_changed(models: Iterable[int]) -> None:
     """End the trust in models whose code is not what was allowed. Part of a scan's transaction."""
     rows = CatalogModel.objects.select_for_update().filter(pk__in=list(models), allow_remote_code=True).order_by("pk")
     for row in rows:
-        code = code_of(_copies(row))
+        code = code_of(copies_of(row))
         if row.code_at is None and all(sum_ for _name, sum_ in code):  # allowed before sums were kept: these are they
             row.code_pins, row.code_at = code, timezone.now()
             row.save(update_fields=["code_pins", "code_at", "updated_at"])
@@ -215,7 +228,12 @@ def withdraw_changed(models: Iterable[int]) -> None:
         changed = [name for name, sum_ in code if (name, sum_) not in pins or not sum_]
         if not changed:
             continue
-        row.allow_remote_code, row.code_pins = False, []
-        row.code_withdrawn, row.code_at = list(dict.fromkeys(changed))[:50], timezone.now()
-        row.save(update_fields=["allow_remote_code", "code_pins", "code_withdrawn", "code_at", "updated_at"])
+        withdraw(row, list(dict.fromkeys(changed))[:50])
         audit.record("model.code_withdrawn", row, actor=None, files=row.code_withdrawn)
+
+
+def withdraw(row: CatalogModel, files: list[str]) -> None:
+    """End the trust in a locked row's code. The record is the caller's."""
+    row.allow_remote_code, row.code_pins = False, []
+    row.code_withdrawn, row.code_at = files, timezone.now()
+    row.save(update_fields=["allow_remote_code", "code_pins", "code_withdrawn", "code_at", "updated_at"])

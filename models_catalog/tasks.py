@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 @shared_task(name="models_catalog.tasks.take_scan")
 def take_scan(job_id: str) -> None:
-    from models_catalog import deleting, events, services
+    from models_catalog import code_at_start, deleting, events, services
     from models_catalog.downloads import origins
     from panel.fleet.models import Job
 
@@ -20,6 +20,9 @@ def take_scan(job_id: str) -> None:
         return
     if job.kind == "delete":
         deleting.take(job)
+        return
+    if job.kind == "engine":
+        code_at_start.take(job)
         return
     outcome = services.take(job)
     if outcome is not None:

@@ -29,9 +29,12 @@ from panel.fleet.wire_base import MAX_LIST as MAX_LIST
 from panel.fleet.wire_base import MAX_PARAMS as MAX_PARAMS
 from panel.fleet.wire_base import Cut, Params, Text, Texts
 from panel.fleet.wire_base import Message as Message
+from panel.fleet.wire_models import ConvertTask as ConvertTask
 from panel.fleet.wire_models import DeleteTask as DeleteTask
 from panel.fleet.wire_models import DownloadFile as DownloadFile
 from panel.fleet.wire_models import DownloadTask as DownloadTask
+from panel.fleet.wire_models import PackageTask as PackageTask
+from panel.fleet.wire_models import SidecarTask as SidecarTask
 
 WIRE_VERSION = 1
 WIRE_HEADER = "Berth-Wire"
@@ -39,6 +42,7 @@ INSTANCE_HEADER = "Berth-Instance"  # "<seat>.<start>", see agent/seat.py
 MAX_LOG_CHUNK = 1 << 20  # bytes of one log upload
 MAX_REPORT_JOBS = 500
 MAX_GPUS = 256
+MAX_CODE = 2000  # files of a model's own code, of all its copies
 MAX_ITEMS = 20_000  # of a result
 PORT_PLACE = "{port}"  # the argv element that the agent replaces by the port it picked
 
@@ -50,7 +54,8 @@ class EngineTask(Message):
     """Run a server process. `argv[0]` must be the executable of a registered runtime of this host.
 
     `log_head_mib` and `log_tail_mib` bound the log on the host's disk: the first and the newest part are kept.
-    `gpu_uuids` empty means no GPU is visible to the process.
+    `gpu_uuids` empty means no GPU is visible to the process. `code` are the model's own files of code that may run, as
+    (name, SHA-256 in hex); the host starts with no others (agent/own_code.py). None: from a panel that names none.
     """
 
     kind: Literal["engine"] = "engine"
@@ -61,6 +66,7 @@ class EngineTask(Message):
     model_path: str
     needs_avx2: bool = False
     allow_remote_code: bool = False
+    code: list[tuple[str, str]] | None = Field(default=None, max_length=MAX_CODE)
     log_head_mib: int = 8
     log_tail_mib: int = 56
 
@@ -118,7 +124,18 @@ class RemoveTask(Message):
     executable: str
 
 
-AnyTask = EngineTask | ScanTask | RuntimesTask | InstallTask | RemoveTask | DownloadTask | DeleteTask
+AnyTask = (
+    EngineTask
+    | ScanTask
+    | RuntimesTask
+    | InstallTask
+    | RemoveTask
+    | PackageTask
+    | DownloadTask
+    | DeleteTask
+    | SidecarTask
+    | ConvertTask
+)
 Task = Annotated[AnyTask, Field(discriminator="kind")]
 
 
@@ -270,7 +287,7 @@ class JobStatus(Message):
     log_size: int = 0  # bytes written so far (holes count)
     log_hole: tuple[int, int] | None = None  # [from, to) that the disk bound removed
     last_output_at: float | None = None
-    progress: Progress | None = None  # of an install or a download
+    progress: Progress | None = None  # of an install, a download and the like
 
 
 class DoorFacts(Message):

@@ -134,7 +134,7 @@ class Jobs:
         record = Record(order.id, order.kind, accepted_at=now, grace_s=order.grace_s, trace=order.trace)
         record.deadline_at = now + limit if limit else None
         try:
-            self.spawner.check(order.task, [job.record.argv for job in self.living()])
+            self.spawner.check(order.task, [[*job.record.argv, job.record.reads] for job in self.living()])
             command = self.spawner.prepare(record, order.task, self._ports())
             self.journal.save(record)
             child = self.spawner.launch(record, command)
@@ -317,7 +317,7 @@ class Jobs:
             return JobResult(refusal=Refusal(code="task_failed", params={"exit_code": 0}))
         if record.kind == "runtimes" and result.refusal is None:
             self.registry.register(result.items)
-        elif record.kind == "install":
+        elif record.kind in ("install", "package"):
             self.registry.add(result.items)
         return result
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from panel.fleet.agent import delete, download_order, guard, remove
+from panel.fleet.agent import delete, download_order, guard, own_code, remove
 from panel.fleet.agent.facts import cpu
 from panel.fleet.agent.files import Registry
 from panel.fleet.agent.install_pip import HOST_SETTINGS
@@ -129,13 +129,16 @@ class Spawner:
         guard.check_engine(task, limits)
 
     def prepare(self, record: Record, task: AnyTask, taken: Iterable[int]) -> Command:
-        """Fill the record (argv, port, bounds); the files of a scan go to its folder. Raises NoPort."""
+        """Fill the record (argv, port, bounds); the files of a scan go to its folder. Raises NoPort, guard.Refused."""
         folder = self.journal.folder_of(record.id)
         folder.mkdir(mode=0o700, exist_ok=True)
         if isinstance(task, EngineTask):
             record.host = guard.host_of(task.argv)
             record.port = free_port(record.host, taken)
-            record.argv = [str(record.port) if arg == PORT_PLACE else arg for arg in task.argv]
+            argv = task.argv
+            if own_code.applies(task):
+                argv, record.reads = own_code.seal(task, folder, self.config.current_roots()), task.model_path
+            record.argv = [str(record.port) if arg == PORT_PLACE else arg for arg in argv]
             record.head = max(1, min(task.log_head_mib, self.config.log_head_mib)) * MIB
             record.tail = max(1, min(task.log_tail_mib, self.config.log_tail_mib)) * MIB
             return Command(record.argv, guard.engine_env(task, record.id, self.env))
