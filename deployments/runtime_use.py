@@ -2,7 +2,9 @@
 
 from collections import defaultdict
 
-from django.db.models import Q
+from django.db.models import BigIntegerField, F, Q
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast
 from django.urls import reverse
 
 from deployments.models import Deployment, Run
@@ -24,9 +26,12 @@ def of_runtimes(runtime_ids: list[int]) -> dict[int, list[Use]]:
     for runtime_id, pk, name, deleted in running.values_list(*fields):
         add("running", runtime_id, pk, name, shown=deleted is None)
     chosen = Q(revision__spec__runtime_id__in=runtime_ids)
-    last = Q(run__runtime_id__in=runtime_ids, revision__spec__runtime_id=None)
-    kept = Deployment.objects.filter(chosen | last, deleted_at=None)
-    for named, used, pk, name in kept.values_list("revision__spec__runtime_id", "run__runtime_id", "pk", "name"):
+    # What runs on it still is told above; a number comes as one, not as JSON, which costs more than all the rest.
+    last = Q(run__runtime_id__in=runtime_ids, revision__spec__runtime_id=None, run__ended_at__isnull=False)
+    kept = Deployment.objects.filter(chosen | last, deleted_at=None).order_by()
+    number = KeyTextTransform("runtime_id", "revision__spec")
+    wanted = kept.annotate(named=Cast(number, BigIntegerField()), used=F("run__runtime_id"))
+    for named, used, pk, name in wanted.values_list("named", "used", "pk", "name"):
         add("chosen" if named is not None else "last", used if named is None else named, pk, name)
     order = {"running": 0, "chosen": 1, "last": 2}
     return {pk: sorted(uses.values(), key=lambda use: (order[use.kind], use.text)) for pk, uses in found.items()}
