@@ -1,57 +1,77 @@
 """Which deployments use a model, for the room below: running from its files now, or named in the settings."""
 
+from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import BigIntegerField
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast
 from django.urls import reverse
 
 from deployments.models import Deployment, Revision, Run
 from deployments.states import State
 from deployments.wording import BADGES
-from models_catalog.uses import Kind, Use
+from models_catalog.uses import Use
 
 ORDER = {"running": 0, "chosen": 1, "last": 2}
 
 
-def of_artifacts(artifact_ids: list[int]) -> dict[int, list[Use]]:
-    """Uses by artifact: what runs first, then by name. Two queries.
+def of_artifacts(artifact_ids: list[int], detailed: int = 0) -> dict[int, list[Use]]:
+    """Uses by artifact: what runs first, then by name. Two queries, and one for the `detailed` first ones of each.
 
     A run may go on from another artifact than its deployment's newest settings name; it is a use of both.
     """
-    open_runs = Run.objects.filter(ended_at=None, copy__artifact_id__in=artifact_ids)
-    running: dict[tuple[int, int], set[int]] = {}
-    for pk, artifact_id, copy_id in open_runs.values_list("deployment_id", "copy__artifact_id", "copy_id"):
-        running.setdefault((artifact_id, pk), set()).add(copy_id)
-    wanted = Q(revision__spec__artifact_id__in=artifact_ids, deleted_at=None)
-    rows = Deployment.objects.filter(wanted | Q(pk__in={pk for _artifact, pk in running}))
-    found: dict[int, list[Use]] = {}
-    for row in rows.select_related("revision", "run__host").order_by("name"):
-        named = row.revision.spec.get("artifact_id") if row.revision is not None and row.deleted_at is None else None
-        ids = {artifact for artifact, pk in running if pk == row.pk} | ({named} & set(artifact_ids))
-        for artifact_id in ids:
-            copies = frozenset(running.get((artifact_id, row.pk), ()))
-            kind: Kind = "running" if copies else "chosen"
-            found.setdefault(artifact_id, []).append(_use(row, kind, copies))
-    return {pk: sorted(uses, key=lambda use: (ORDER[use.kind], use.text)) for pk, uses in found.items()}
+    found: dict[int, dict[int, Use]] = defaultdict(dict)
+    there = reverse("deployment", args=[0])
+
+    def url(pk: int, deleted: Any) -> str:
+        return there.replace("/0/", f"/{pk}/") if deleted is None else ""
+
+    # Thousands of rows may use one model: only what is shown of them is read, and their addresses are made here.
+    running = Run.objects.filter(ended_at=None, copy__artifact_id__in=artifact_ids).order_by()
+    fields = ("copy__artifact_id", "copy_id", "deployment_id", "deployment__name", "deployment__deleted_at")
+    for artifact_id, copy_id, pk, name, deleted in running.values_list(*fields):
+        before = found[artifact_id].get(pk)
+        copies = frozenset({copy_id}) | (before.copy_ids if before else frozenset())
+        found[artifact_id][pk] = Use(name, "running", url(pk, deleted), copies)
+    number = Cast(KeyTextTransform("artifact_id", "revision__spec"), BigIntegerField())
+    named = Deployment.objects.filter(revision__spec__artifact_id__in=artifact_ids, deleted_at=None).order_by()
+    for artifact_id, pk, name in named.annotate(artifact=number).values_list("artifact", "pk", "name"):
+        if pk not in found[artifact_id]:
+            found[artifact_id][pk] = Use(name, "chosen", url(pk, None))
+    ordered = {
+        pk: sorted(uses.items(), key=lambda one: (ORDER[one[1].kind], one[1].text)) for pk, uses in found.items()
+    }
+    more = _details({pk for uses in ordered.values() for pk, _use in uses[:detailed]})
+    return {
+        artifact: [replace(use, **more[pk]) if n < detailed else use for n, (pk, use) in enumerate(uses)]
+        for artifact, uses in ordered.items()
+    }
 
 
-def _use(row: Deployment, kind: Kind, copies: frozenset[int]) -> Use:
+def _rank(one: tuple[int, Use]) -> tuple[int, str]:
+    return ORDER[one[1].kind], one[1].text
+
+
+def _details(pks: set[int]) -> dict[int, dict[str, Any]]:
+    """What a page shows of a use beside its name."""
+    rows = Deployment.objects.filter(pk__in=pks).select_related("run") if pks else []
+    return {row.pk: _detail(row) for row in rows}
+
+
+def _detail(row: Deployment) -> dict[str, Any]:
     state, word = BADGES[State(row.state)]
     run: Any = row.run
     gpus = (run.placement.get("gpus") or []) if run is not None else []
-    where = " ".join([run.host_name, *([f"GPU {' + '.join(map(str, gpus))}"] if gpus else [])]) if run else ""
-    return Use(
-        text=row.name,
-        kind=kind,
-        url=reverse("deployment", args=[row.pk]) if row.deleted_at is None else "",
-        copy_ids=copies,
-        state=state,
-        state_word=str(word),
-        where=where,
-        engine=f"vLLM {run.engine_version}" if run is not None and run.engine_version else "",
-        by=row.created_by,
-        at=row.created_at,
-    )
+    return {
+        "state": state,
+        "state_word": str(word),
+        "where": " ".join([run.host_name, *([f"GPU {' + '.join(map(str, gpus))}"] if gpus else [])]) if run else "",
+        "engine": f"vLLM {run.engine_version}" if run is not None and run.engine_version else "",
+        "by": row.created_by,
+        "at": row.created_at,
+    }
 
 
 def ever_used() -> set[int]:

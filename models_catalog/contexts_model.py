@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext
 
 from models_catalog import deleting, fits, queries, repairs, serving, shelf, uses, wording
 from models_catalog.chat import Tried, render, thinks
@@ -20,6 +20,7 @@ from panel.fleet.wording import engine as engine_name
 
 HUBS = {"huggingface": "https://huggingface.co/"}
 HOSTS_SHOWN = 3
+USES_SHOWN = 50  # deployments on its page; a thousand may be made of one model
 MOST_TEMPLATE = 64 << 10  # characters; an honest agent sends no longer one
 MOST_REQUESTS = 1000  # of a cell; what lies above tells nobody more
 
@@ -28,7 +29,8 @@ def model_page(model: CatalogModel) -> dict[str, Any]:
     runtimes = queries.engines()
     forms = forms_of(model, runtimes)
     copies = [copy for form in forms for copy in [*form.copies, *form.gone]]
-    used = uses.of(form.artifact.pk for form in forms)
+    used = uses.of((form.artifact.pk for form in forms), detailed=USES_SHOWN)
+    users = [use for form in forms for use in used.get(form.artifact.pk, [])]
     outlooks, offers = deleting.outlooks(copies, used), repairs.offers(copies)
     best = next((form for form in forms if form.deployable), None)
     code = shelf.code_of(copies)
@@ -42,7 +44,8 @@ def model_page(model: CatalogModel) -> dict[str, Any]:
         "code_seen": shelf.digest(code),
         "elsewhere": sorted({place for form in forms for place in form.facts.code_elsewhere}),
         "about": about(model, forms),
-        "uses": [use for form in forms for use in used.get(form.artifact.pk, [])],
+        "uses": users[:USES_SHOWN],
+        "more_uses": len(users[USES_SHOWN:]),
         "templates": [form.artifact for form in forms if form.copies and form.facts.chat_template],
         "moving": any(copy.delete_job_id for copy in copies) or any(view.scan is not None for view in queries.hosts()),
     }
@@ -222,9 +225,9 @@ def _cell(cell: fits.Cell) -> dict[str, Any]:
     count = 0 if cell.requests is None else max(1, round(cell.requests))
     requests = "" if not count else f"> {MOST_REQUESTS:,}" if count > MOST_REQUESTS else f"≈ {count:,}"
     words = {
-        "fits": ("ok", requests or _("yes"), ""),
-        "tight": ("warn", requests or _("yes"), _("tight")),
-        "does_not_fit": ("off", _("no"), _("too long")),
+        "fits": ("ok", requests or pgettext("whether it fits", "yes"), ""),
+        "tight": ("warn", requests or pgettext("whether it fits", "yes"), _("tight")),
+        "does_not_fit": ("off", pgettext("whether it fits", "no"), _("too long")),
         "unknown": ("off", requests or "?", _("not certain")),
     }
     kind_, number, small = words[cell.verdict]

@@ -13,7 +13,7 @@ class Use:
     """One user of an artifact, by name, with the page that shows it.
 
     `running`: processes of it read the files of `copy_ids` now. `chosen`: its settings name this form of the model.
-    `state` and `state_word` are those of its badge; `where` and `context` say what is known of its newest run.
+    `state` and what follows is told where it was asked for: the badge, and what is known of its newest run.
     """
 
     text: str
@@ -28,13 +28,15 @@ class Use:
     at: datetime | None = None
 
 
-Source = Callable[[list[int]], dict[int, list[Use]]]
+Source = Callable[[list[int], int], dict[int, list[Use]]]
 Ever = Callable[[], set[int]]
 _sources: list[tuple[Source, Ever]] = []
 
 
 def register(source: Source, ever: Ever) -> None:
-    """`source` gets ids of artifacts and returns their uses; `ever` ids of all that were used at any time.
+    """`source` gets ids of artifacts and returns their uses, what runs first; `ever` ids of all ever used.
+
+    Its second argument says of how many uses of each artifact the page shows more than the name.
 
     Both in a fixed number of queries. Call it from ready().
     """
@@ -42,11 +44,12 @@ def register(source: Source, ever: Ever) -> None:
         _sources.append((source, ever))
 
 
-def of(artifact_ids: Iterable[int]) -> dict[int, list[Use]]:
+def of(artifact_ids: Iterable[int], *, detailed: int = 0) -> dict[int, list[Use]]:
+    """Uses by artifact, by name. A thousand may use one: only the first `detailed` of each say more than their name."""
     ids = list(artifact_ids)
     found: dict[int, list[Use]] = {}
     for source, _ever in _sources if ids else []:
-        for artifact_id, uses in source(ids).items():
+        for artifact_id, uses in source(ids, detailed).items():
             found.setdefault(artifact_id, []).extend(uses)
     return found
 
