@@ -226,7 +226,7 @@ def _host(view: queries.HostFolders) -> dict[str, Any]:
         "view": view,
         "host": view.host,
         "badge": (kind_, word),
-        "models": f"{models}, {size(view.bytes)}" if view.models else _("no model"),
+        "models": f"{models} · {size(view.bytes)}" if view.models else _("no model"),
         "folders": [
             {"view": folder, "problems": [wording.of_folder(problem) for problem in folder.problems]}
             for folder in view.folders

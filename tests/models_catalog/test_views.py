@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
-from django.utils import timezone
+from django.utils import timezone, translation
 
+from models_catalog.contexts_model import _cell
+from models_catalog.fits import Cell
 from models_catalog.inspect.scan import scan_roots
 from models_catalog.models import Artifact, CatalogModel, Copy, ScannedRoot
 from models_catalog.services import record_scan
@@ -317,6 +319,19 @@ def test_the_page_of_a_real_model_names_sources(host: Host, engine: Runtime, tmp
         "model.safetensors",
     ):
         assert part in text, part
+
+
+def test_yes_and_no_mean_what_they_answer_in_chinese_too(host: Host, engine: Runtime) -> None:
+    """One English word, two Chinese ones: what is so or not, and what fits or not."""
+    written = {"chat_template": True, "template_text": "{{ messages }}", "template_source": "chat_template.jinja"}
+    artifact, client = make(host, facts=written), client_of("viewer")
+    assert "Marks such as &lt;bos&gt; stand for" in get(client, "model-template", artifact.pk)
+    with translation.override("zh-hans"):
+        client.cookies["django_language"] = "zh-hans"
+        assert "<dt>思考</dt><dd>否</dd>" in get(client, "model-template", artifact.pk)
+        assert "<dt>已批准</dt><dd>否</dd>" in get(client, "model", artifact.model_id)
+        numbers = [_cell(Cell(8192, verdict, None))["number"] for verdict in ("fits", "does_not_fit")]
+    assert numbers == ["放得下", "放不下"]
 
 
 def test_an_unknown_model_is_a_404() -> None:
