@@ -1,4 +1,4 @@
-"""Orders about model files on a host: fetch them from a hub, delete them. Part of the wire, see wire.py."""
+"""Orders about model files on a host: fetch, describe, convert, delete them. Part of the wire, see wire.py."""
 
 from __future__ import annotations
 
@@ -72,3 +72,49 @@ class DeleteTask(Message):
 
     kind: Literal["delete"] = "delete"
     paths: list[Name] = Field(min_length=1, max_length=500)
+
+
+class SidecarTask(Message):
+    """Describe a GGUF file for vLLM, which cannot read one alone: config.json, tokenizer and chat template.
+
+    Made from the file's own metadata by the Python of the engine `executable`, in a folder of the agent's own; once per
+    file, which is never touched. Phases: checking, describing. Result: one dict with `folder`, `model_type`, `made`
+    (False: it was there).
+    """
+
+    kind: Literal["sidecar"] = "sidecar"
+    executable: Name
+    path: Name
+
+
+class ConvertTask(Message):
+    """Make a Hugging Face folder with plain weights of a GGUF file: `<folder>/<name>`, in the number format `dtype`.
+
+    By the Python of the engine `executable`. The folder appears when it is whole, never before; what a stopped or
+    killed job left is removed. Phases: checking, reading (tensors), writing (bytes), placing. Result: one ScannedModel
+    dict for the model that lies there now.
+    """
+
+    kind: Literal["convert"] = "convert"
+    executable: Name
+    path: Name
+    folder: Name
+    name: Name
+    dtype: Literal["float16", "bfloat16", "float32"] = "float16"
+
+
+class PackageTask(Message):
+    """Add a package to an engine that an install made, without what it depends on. Result: one FoundRuntime dict.
+
+    Addresses, proxy, folder of wheels and `secret_env` as in InstallTask. Phases: checking, downloading, verifying.
+    """
+
+    kind: Literal["package"] = "package"
+    executable: Name
+    package: Literal["vllm-gguf-plugin"] = "vllm-gguf-plugin"
+    index_url: Name = ""
+    extra_index_urls: list[Name] = Field(default=[], max_length=50)
+    find_links: list[Name] = Field(default=[], max_length=50)
+    proxy: Name = ""
+    wheel_folder: Name = ""
+    secret_env: dict[str, str] = {}

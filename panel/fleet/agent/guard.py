@@ -25,6 +25,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # What a host's own settings of the way out are called, and folders that must be allowed ones.
 ENV_PROXIES = forbidden.words("HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy")
 ENV_ROOTED = ("HF_HOME", "HF_HUB_CACHE")
+SIDECAR_FLAGS = ("tokenizer", "hf-config-path")  # may name what the agent made of a GGUF file
 ENV_OURS = forbidden.words(
     "HF_TOKEN CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES PYTHONUNBUFFERED TERM"
 )
@@ -56,6 +57,7 @@ class Limits:
     allow_flags: frozenset[str] = frozenset()
     allow_env: frozenset[str] = frozenset()
     cpu_flags: frozenset[str] = field(default_factory=frozenset)
+    sidecars: Path | None = None  # the agent's folder of descriptions, see sidecar.py
 
 
 def check_engine(task: EngineTask, limits: Limits) -> None:
@@ -152,9 +154,10 @@ def _check_value(flag: str, value: str, limits: Limits) -> None:
     if value.lstrip()[:1] in ("{", "["):
         _check_json(flag, value, limits)
         return
+    roots = [*limits.roots, *([limits.sidecars] if limits.sidecars and flag in SIDECAR_FLAGS else [])]
     # name=path, as lora-modules takes it
     for part in {value, value.rpartition("=")[2], *value.split(",")}:
-        if looks_like_path(part) and not inside(Path(part.removeprefix("file://")), limits.roots):
+        if looks_like_path(part) and not inside(Path(part.removeprefix("file://")), roots):
             raise Refused("path_not_allowed", path=part[:500])
 
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 LEFTOVER_GRACE_S = 10.0  # for processes that outlive their main process unasked
 EXIT_WAIT_S = 5.0  # for the shim to write down an exit that we see
 PROGRESS_S = 1.0  # between two looks at how far an install or a download is
-WITH_PROGRESS = ("install", "download")
+WITH_PROGRESS = ("install", "download", "sidecar", "convert", "package")
 NEVER = float("inf")
 MIB = 1 << 20
 

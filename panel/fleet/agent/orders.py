@@ -21,7 +21,9 @@ MAX_ORDERS = 2000
 MAX_GRACE_S = 900.0
 MAX_REV = 1 << 62
 TRACE = re.compile(r"[A-Za-z0-9._-]{0,64}")  # the shim writes it into JSON as it is
-KINDS = ("engine", "scan", "runtimes", "install", "remove", "download", "delete")
+KINDS = (
+    "engine", "scan", "runtimes", "install", "remove", "package", "download", "delete", "sidecar", "convert",
+)  # fmt: skip
 
 
 class Unreadable(Exception):

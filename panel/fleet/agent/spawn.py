@@ -14,13 +14,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from panel.fleet.agent import delete, download_order, guard, own_code, remove
+from panel.fleet.agent import convert, delete, download_order, guard, own_code, package, remove, sidecar
 from panel.fleet.agent.facts import cpu
 from panel.fleet.agent.files import Registry
 from panel.fleet.agent.install_pip import HOST_SETTINGS
 from panel.fleet.agent.journal import Journal, Record
 from panel.fleet.agent.procs import Ident, boot_id
-from panel.fleet.wire import PORT_PLACE, AnyTask, DeleteTask, DownloadTask, EngineTask, InstallTask, RemoveTask
+from panel.fleet.wire import (
+    PORT_PLACE,
+    AnyTask,
+    ConvertTask,
+    DeleteTask,
+    DownloadTask,
+    EngineTask,
+    InstallTask,
+    PackageTask,
+    RemoveTask,
+    SidecarTask,
+)
 
 SHIM = Path(__file__).with_name("shim.py")
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
@@ -32,6 +43,9 @@ TASK_LIMIT_S = {
     "remove": 900.0,
     "download": 14 * 86400.0,  # it ends by itself when nothing comes any more
     "delete": 3600.0,
+    "sidecar": 560.0,  # less than a start may take until it is ordered
+    "convert": 7 * 3600.0,
+    "package": 3600.0,
 }
 FIRST_PORT, PORTS = 20_000, 12_000
 
@@ -115,6 +129,12 @@ class Spawner:
             )
         elif isinstance(task, DeleteTask):
             delete.check(task, delete.limits_of(self.config), used)
+        elif isinstance(task, SidecarTask | ConvertTask):
+            sidecar.check(task, known=self.registry.allows, roots=self.config.current_roots())
+            if isinstance(task, ConvertTask):
+                convert.check(task, allowed=self.config.allow_download, roots=self.config.current_roots())
+        elif isinstance(task, PackageTask):
+            package.check(self.config, task)
         if not isinstance(task, EngineTask):
             return
         allowed = frozenset([task.argv[0]]) if self.registry.allows(task.argv[0]) else frozenset()
@@ -125,6 +145,7 @@ class Spawner:
             allow_flags=frozenset(self.config.allow_flags),
             allow_env=frozenset(self.config.allow_env),
             cpu_flags=frozenset(cpu()[1]),
+            sidecars=sidecar.folder_of(self.config),
         )
         guard.check_engine(task, limits)
 
@@ -147,7 +168,9 @@ class Spawner:
         record.argv = [sys.executable, "-m", "panel.fleet.agent.task", task.kind]
         record.argv += [str(self.config.folder.resolve()), str(request)]
         env = self._task_env(record.id)
-        if isinstance(task, InstallTask):  # pip's settings of this host, and the order's secrets, on no disk
+        if isinstance(
+            task, InstallTask | PackageTask
+        ):  # pip's settings of this host, and the order's secrets, on no disk
             env |= {name: self.env[name] for name in HOST_SETTINGS if self.env.get(name)} | task.secret_env
         elif isinstance(task, DownloadTask):
             env |= task.secret_env

@@ -14,17 +14,20 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from panel.fleet.agent import config, delete, discover, download_job, files, install_job
+from panel.fleet.agent import config, convert, delete, discover, download_job, files, install_job, package, sidecar_job
 from panel.fleet.agent.journal import write_json
 from panel.fleet.wire import (
+    ConvertTask,
     DeleteTask,
     DownloadTask,
     InstallTask,
     JobResult,
+    PackageTask,
     Refusal,
     RemoveTask,
     RuntimesTask,
     ScanTask,
+    SidecarTask,
 )
 
 log = logging.getLogger("task")
@@ -104,6 +107,9 @@ def main(argv: list[str]) -> int:
         "download": lambda: download_job.download(settings, DownloadTask.model_validate(raw), Path(request).parent),
         "delete": lambda: delete.run(settings, DeleteTask.model_validate(raw)),
         "remove": lambda: install_job.remove(settings, RemoveTask.model_validate(raw)),
+        "package": lambda: package.add(settings, PackageTask.model_validate(raw), Path(request).parent),
+        "sidecar": lambda: sidecar_job.describe(settings, SidecarTask.model_validate(raw), Path(request).parent),
+        "convert": lambda: convert.convert(settings, ConvertTask.model_validate(raw), Path(request).parent),
     }
     try:
         result = kinds[kind]()
