@@ -232,7 +232,10 @@ DELETES: dict[str, Pair] = {
         _("Delete them on the host, then look for models again."),
     ),
     "too_many_files": (_("There are too many files in it to delete it from here."), _("Delete it on the host.")),
-    **dict.fromkeys(("stopped", "tombstone", "delete.stopped"), (_("The deletion was stopped on its host."), "")),
+    **dict.fromkeys(
+        ("stopped", "tombstone", "delete.stopped"),
+        (_("The deletion was stopped on its host."), _("Nothing of it is used any more: delete it again.")),
+    ),
     **dict.fromkeys(
         (
             "delete.no_answer", "task_failed", "exit_unknown", "cannot_execute", "spawn_failed", "order_unreadable",

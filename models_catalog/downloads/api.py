@@ -31,7 +31,7 @@ class HubRefuses(PanelError):
 
     @classmethod
     def of(cls, trouble: HubTrouble) -> "HubRefuses":
-        words = wording.failure(trouble.as_dict())
+        words = wording.asked(trouble.as_dict())
         return cls(words.code, words.text, words.hint)
 
 

@@ -195,7 +195,7 @@ def found_row(found: Found) -> dict[str, Any]:
 
 def trouble(exc: HubTrouble) -> dict[str, Any]:
     """Why the panel got no answer, and whether it is about the network."""
-    words = wording.failure(exc.as_dict())
+    words = wording.asked(exc.as_dict())
     network = exc.code.removeprefix("download.") in ("offline", "dns", "tls", "proxy", "silent", "address_not_allowed")
     return {"words": words, "network": network}
 

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from models_catalog.downloads import (
     access,
+    arrived,
     catalogue,
     contexts,
     events,
@@ -72,8 +73,8 @@ def download(request: HttpRequest, download_id: uuid.UUID) -> HttpResponse:
     look = request.GET.get("look")
     if look is not None and look != contexts.look_of(row):  # it ended, or another try began: load the page whole
         return go(request, reverse("download", args=[row.pk]))
-    context = contexts.page(row, may=_may(request))
-    return page(request, "models_catalog/downloads/one.html", context, parts=["live"])
+    context = {**contexts.page(row, may=_may(request)), **arrived.of(row, request.actor)}
+    return page(request, "models_catalog/downloads/one.html", context, parts=["live", "next"])
 
 
 @require_GET

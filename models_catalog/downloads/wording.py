@@ -41,7 +41,9 @@ FITS: dict[str, tuple[str, Any]] = {
 }
 
 _TRY = _("What came is kept. Resume it when that is settled.")
+_AGAIN = _("What came is kept. Resume it.")
 _NETWORK = _("Look at the host's network and at the settings HF_ENDPOINT and BERTH_HUB_PROXY; then resume it.")
+_ADDRESS = _("Look at the setting of this hub's address (HF_ENDPOINT, BERTH_MODELSCOPE_ENDPOINT).")
 _TOKEN = _(
     "Accept the model's terms on the hub's page, then give Berth a token of that account under “Access to hubs”."
 )
@@ -83,6 +85,22 @@ FAILURES: dict[str, Pair] = {
     "download.server_error": (
         _("The hub answers with an error (%(what)s)."), _("It may be over soon. Resume it in a few minutes."),
     ),
+    "download.server_error:json": (_("The hub's answer cannot be read: it may not be a model hub."), _ADDRESS),
+    "download.server_error:commit": (_("The hub does not say which state of the model it shows."), _ADDRESS),
+    "download.server_error:redirect": (_("The hub leads to an address that Berth does not follow."), _ADDRESS),
+    "download.server_error:redirects": (_("The hub leads from one address to the next without an end."), _ADDRESS),
+    "download.server_error:size": (
+        _("The hub's answer is longer than Berth takes."), _("Use more words in the search, or another repository."),
+    ),
+    "download.server_error:files": (
+        _("The repository has more files than Berth takes."),
+        _("Copy the folder to the host by hand, then look for models."),
+    ),
+    "download.server_error:range": (_("The hub sends another part of the file than was asked for."), _AGAIN),
+    "download.server_error:encoding": (
+        _("The hub sends the file packed in a way that was not asked for."),
+        _("A proxy on the way may do that: look at the setting BERTH_HUB_PROXY, then resume it."),
+    ),
     # the way there
     "download.offline": (_("%(host)s cannot be reached."), _NETWORK),
     "download.dns": (_("The name %(host)s cannot be looked up."), _NETWORK),
@@ -98,8 +116,14 @@ FAILURES: dict[str, Pair] = {
     "download.connection_lost": (_("The connection was lost again and again."), _NETWORK),
     "download.short_body": (_("The hub ended in the middle of a file again and again."), _TRY),
     "download.address_not_allowed": (
-        _("%(host)s is an address that Berth does not call (%(why)s)."),
+        _("%(host)s is an address that Berth does not call: it belongs to a network of its own."),
         _("Look at the setting HF_ENDPOINT; networks of your own are named in BERTH_PRIVATE_RANGES."),
+    ),
+    "download.address_not_allowed:link_local": (
+        _("%(host)s is an address that Berth never calls: clouds keep their credentials there."), _ADDRESS,
+    ),
+    "download.address_not_allowed:loopback": (
+        _("%(host)s leads back to the machine that asks, which the address of a hub may not."), _ADDRESS,
     ),
     "download.plain_http": (
         _("A token is not sent to %(endpoint)s without encryption."),
@@ -142,8 +166,15 @@ FAILURES: dict[str, Pair] = {
     "not_wanted": (_("It was stopped on the host."), _TRY),
     "tombstone": (_("It was stopped on the host before."), _TRY),
     "host_restarted": (_("The machine was started again."), _TRY),
-    "task_failed": (_("The download ended without a word."), _("The log below says more. What came is kept.")),
-    "host_forgotten": (_("This host does not belong to the panel any more."), ""),
+    "task_failed": (_("The download ended without a word."), _("Its log says more. What came is kept: resume it.")),
+    "exit_unknown": (_("The download ended, and nobody saw how."), _AGAIN),
+    "cannot_execute": (
+        _("The host could not start the download: its agent's program is not there any more."),
+        _("Install the agent again on the host, then resume it."),
+    ),
+    "host_forgotten": (
+        _("This host does not belong to the panel any more."), _("Connect it again, or choose another host."),
+    ),
     "too_many_jobs": (_("The host has as many jobs as it may have (%(limit)s)."), _("Resume it when some have ended.")),
     "spawn_failed": (_("The host could not start the download."), _("Look at its disk and memory, then resume it.")),
     "environment_not_allowed": (_("The host does not accept the variable %(name)s."), _("Update its agent.")),
@@ -154,15 +185,40 @@ FAILURES: dict[str, Pair] = {
         _("The agent of this host cannot download models."), _("It may be older than the panel: update the agent."),
     ),
 }  # fmt: skip
-UNKNOWN: Pair = (_("It failed for a reason that has no words yet: %(code)s."), _("The log below says more."))
+UNKNOWN: Pair = (_("It failed for a reason that has no words yet: %(code)s."), _("Its log says more."))
+
+_PANEL = _(
+    "Look at the network of the machine that the panel runs on, and at the settings HF_ENDPOINT and BERTH_HUB_PROXY; "
+    "then try again."
+)
+# The next step where the panel itself asked: nothing was begun that could be resumed.
+ASKED: dict[str, Any] = {
+    **dict.fromkeys(("download.offline", "download.dns", "download.silent"), _PANEL),
+    "download.proxy": _("Look at the setting BERTH_HUB_PROXY; then try again."),
+    "download.rate_limited": _("Try again in a few minutes. With a token the hub allows more."),
+    "download.server_error": _("It may be over soon. Try again in a few minutes."),
+    "download.not_found:revision": _("Choose another branch or tag, or the newest state."),
+}
 
 
 def failure(refusal: Mapping[str, Any] | None) -> Words:
     """Why it failed, and what to do next. Some codes have words for what exactly it was."""
-    found = dict(refusal or {"code": "task_failed"})
+    code, exact, params = _exactly(dict(refusal or {"code": "task_failed"}))
+    return replace(said(FAILURES, {"code": exact, "params": params}, other=UNKNOWN), code=code)
+
+
+def asked(trouble: Mapping[str, Any]) -> Words:
+    """Why a hub gave the panel no answer, and what to do next."""
+    _code, exact, _params = _exactly(trouble)
+    words = failure(trouble)
+    return replace(words, hint=str(ASKED[exact])) if exact in ASKED else words
+
+
+def _exactly(found: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    """(code, key of the words, parameters)."""
     code, params = str(found.get("code", "")), dict(found.get("params") or {})
-    exact = f"{code}:{'token' if params.get('token') and code != 'download.not_found' else params.get('what', '')}"
+    detail = params.get("why") or params.get("what", "")
+    exact = f"{code}:{'token' if params.get('token') and code != 'download.not_found' else detail}"
     if code == "download.server_error":
         params["what"] = params.get("status") or params.get("what")
-    words = said(FAILURES, {"code": exact if exact in FAILURES else code, "params": params}, other=UNKNOWN)
-    return replace(words, code=code)
+    return code, exact if exact in FAILURES else code, params

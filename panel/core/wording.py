@@ -40,7 +40,10 @@ def fill(text: Any, params: Mapping[str, Any]) -> str:
         if found is None or found == "":
             return "—"
         if place[2]:
-            return gib(found)
+            try:
+                return gib(found)
+            except (TypeError, ValueError):  # a host said so, and may say anything
+                return "—"
         return ", ".join(map(str, found)) if isinstance(found, list | tuple) else str(found)
 
     return _PLACE.sub(value, str(text))

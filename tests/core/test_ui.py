@@ -9,7 +9,7 @@ import pytest
 from django.template import Context, Template
 from django.utils import timezone, translation
 
-from panel.core import numbers
+from panel.core import numbers, wording
 from panel.core.templatetags import ui
 
 N = "\u00a0"
@@ -50,6 +50,11 @@ def test_duration_follows_the_language() -> None:
 )
 def test_size(count: int | None, words: str) -> None:
     assert numbers.size(count) == words
+
+
+@pytest.mark.parametrize("said", ["it", [], {}, "nan"])
+def test_what_a_host_says_is_never_an_error_of_the_page(said: object) -> None:
+    assert wording.fill("%(free:gib)s free", {"free": said}).endswith(" free")
 
 
 def test_gib_and_groups() -> None:

@@ -145,6 +145,7 @@ class Download:
             try:
                 return ask()
             except Trouble as exc:
+                exc.params.setdefault("file", self.task.files[0].path)
                 wait = max(exc.wait_s, pause)
                 if exc.fatal or time.monotonic() + wait > until:
                     raise
