@@ -108,7 +108,7 @@ def test_the_agents_image_holds_all_that_the_agent_imports(tmp_path: Path) -> No
             else:
                 shutil.copy(ROOT / source, into)
     argv = [sys.executable, "-I", "-c", "import sys; sys.path.insert(0, '.'); sys.argv[1:] = ['--version']; "
-            "import panel.fleet.agent.loop, panel.fleet.door.app, models_catalog.inspect.scan; "
+            "import panel.fleet.agent.loop, panel.fleet.agent.task, panel.fleet.door.app, models_catalog.inspect.scan; "
             "import panel.fleet.agent.__main__ as m; m.main(['--version'])"]  # fmt: skip
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

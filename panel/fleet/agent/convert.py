@@ -23,9 +23,8 @@ import psutil
 
 from models_catalog.inspect.gguf import read_gguf
 from models_catalog.inspect.scan import scan_roots
-from panel.fleet.agent import sidecar
+from panel.fleet.agent import sidecar, sidecar_order
 from panel.fleet.agent.config import Config
-from panel.fleet.agent.download_order import is_plain_path, within
 from panel.fleet.agent.guard import Refused
 from panel.fleet.agent.install_pip import Teller
 from panel.fleet.agent.provision import locked
@@ -41,20 +40,6 @@ MEMORY_SHARE, MEMORY_BESIDE = 1.3, 1 << 30
 LIMIT_S = 6 * 3600.0
 WATCH_S = 1.0
 MIB = 1 << 20
-
-
-def check(task: ConvertTask, *, allowed: bool, roots: list[Path]) -> Path:
-    """Where it will lie. Raises Refused for what this host's owner forbids, or what would lie elsewhere."""
-    if not allowed:
-        raise Refused("convert.forbidden")
-    folder = Path(task.folder)
-    if not folder.is_absolute() or "\0" in task.folder or not within(folder, roots):
-        raise Refused("convert.path_not_allowed", path=task.folder[:500])
-    if not is_plain_path(task.name, most=3) or task.name.startswith("."):
-        raise Refused("convert.path_not_allowed", path=task.name[:500])
-    if os.path.lexists(folder / task.name):
-        raise Refused("convert.folder_taken", path=str(folder / task.name)[:500])
-    return folder / task.name
 
 
 def size_of(parts: list[Path], dtype: str) -> int:
@@ -83,8 +68,8 @@ def convert(settings: Config, task: ConvertTask, folder: Path) -> JobResult:
 def _convert(settings: Config, task: ConvertTask, teller: Teller) -> list[dict[str, Any]]:
     teller.phase("checking")
     roots = settings.current_roots()
-    parts = sidecar.parts_of(sidecar.check_file(task.path, roots), roots)
-    target = check(task, allowed=settings.allow_download, roots=roots)
+    parts = sidecar.parts_of(sidecar_order.check_file(task.path, roots), roots)
+    target = sidecar_order.check_convert(task, allowed=settings.allow_download, roots=roots)
     base = Path(task.folder)
     base.mkdir(parents=True, exist_ok=True)
     size = size_of(parts, task.dtype)

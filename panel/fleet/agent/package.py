@@ -12,33 +12,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from panel.fleet.agent import discover, flag_schema, guard, remove
+from panel.fleet.agent import discover, flag_schema
 from panel.fleet.agent import install_host as host
 from panel.fleet.agent import install_plan as plans
 from panel.fleet.agent.config import Config
-from panel.fleet.agent.guard import Refused
 from panel.fleet.agent.install import pip_failure
 from panel.fleet.agent.install_pip import Teller, run, settings_of
 from panel.fleet.agent.provision import SetupProblem, clean_env, locked, read_marker, require_space, write_marker
 from panel.fleet.agent.sidecar_job import carried_out
+from panel.fleet.agent.sidecar_order import SOURCES, check_package
 from panel.fleet.wire import InstallTask, JobResult, PackageTask
 
 NEED = 512 << 20  # bytes
 PIP_S, ASK_S = 1800.0, 300.0
 MODULES = {plans.GGUF_PLUGIN: "vllm_gguf_plugin"}  # what has to be importable then
-SOURCES = ("index_url", "extra_index_urls", "find_links", "proxy", "wheel_folder")
-
-
-def check(settings: Config, task: PackageTask, secrets: Mapping[str, str] | None = None) -> Path:
-    """The engine's folder. Raises Refused for an engine that is not Berth's own, and as an install would be."""
-    fields = {name: getattr(task, name) for name in SOURCES}
-    fields["secret_env"] = task.secret_env if secrets is None else dict(secrets)
-    order = InstallTask.model_validate({"variant": "cuda", **fields})
-    guard.check_install(order, settings.allow_install, settings.install_sources)
-    try:
-        return remove.folder_of(settings.managed_folder, task.executable)
-    except Refused as exc:
-        raise Refused("package.not_managed", path=task.executable[:500]) from exc
 
 
 def add(settings: Config, task: PackageTask, folder: Path) -> JobResult:
@@ -50,7 +37,7 @@ def add(settings: Config, task: PackageTask, folder: Path) -> JobResult:
 
 def _add(settings: Config, task: PackageTask, secrets: Mapping[str, str], teller: Teller) -> list[dict[str, Any]]:
     teller.phase("checking", note=task.package)
-    venv = check(settings, task, secrets)
+    venv = check_package(settings, task, secrets)
     managed = settings.managed_folder
     require_space(managed, NEED)
     order = InstallTask.model_validate({"variant": "cuda", **{name: getattr(task, name) for name in SOURCES}})

@@ -24,12 +24,12 @@ from panel.fleet.agent.config import Config
 from panel.fleet.agent.guard import Refused
 from panel.fleet.agent.install_pip import Teller, run
 from panel.fleet.agent.provision import locked, read_marker, signal_name, write_marker
+from panel.fleet.agent.sidecar_order import check_file, folder_of
 from panel.fleet.agent.sidecar_script import FAILED, SAYS
-from panel.fleet.wire import ConvertTask, SidecarTask
+from panel.fleet.wire import SidecarTask
 
 SCRIPT = Path(__file__).with_name("sidecar_script.py")
 FORMAT = 1  # raise it when what is made changes: all are made anew
-FOLDER = "sidecars"
 LIMIT_S = 500.0  # of describing one file; less than the job may take
 LOCK_S = 500.0
 MOST_FILES, MOST_BYTES = 50, 1 << 30  # of one description
@@ -38,29 +38,7 @@ ENV = ("LD_LIBRARY_PATH", "CUDA_HOME")  # what a library of the engine may need 
 Progress = Callable[[str, int, int], None]
 
 
-def folder_of(settings: Config) -> Path:
-    return settings.folder.absolute() / FOLDER
-
-
-# --- checks -----------------------------------------------------------------------------------------------------------
-
-
-def check(task: SidecarTask | ConvertTask, *, known: Callable[[str], bool], roots: list[Path]) -> None:
-    """Raises Refused for an engine that this host does not know and for a file outside its model folders."""
-    if not known(task.executable) or Path(task.executable).name != "vllm":
-        raise Refused("runtime_unknown", executable=task.executable[:500])
-    check_file(task.path, roots)
-
-
-def check_file(text: str, roots: list[Path]) -> Path:
-    path = Path(text)
-    if not path.is_absolute() or "\0" in text or not guard.inside(path, roots):
-        raise Refused("path_not_allowed", path=text[:500])
-    if not path.is_file():
-        raise Refused("path_missing", path=text[:500])
-    if path.suffix.lower() != ".gguf":
-        raise Refused("sidecar.not_gguf", path=text[:500])
-    return path
+# --- the file ---------------------------------------------------------------------------------------------------------
 
 
 def parts_of(path: Path, roots: list[Path]) -> list[Path]:

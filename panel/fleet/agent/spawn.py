@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from panel.fleet.agent import convert, delete, download_order, guard, own_code, package, remove, sidecar
+from panel.fleet.agent import delete, download_order, guard, own_code, remove, sidecar_order
 from panel.fleet.agent.facts import cpu
 from panel.fleet.agent.files import Registry
 from panel.fleet.agent.install_pip import HOST_SETTINGS
@@ -130,11 +130,12 @@ class Spawner:
         elif isinstance(task, DeleteTask):
             delete.check(task, delete.limits_of(self.config), used)
         elif isinstance(task, SidecarTask | ConvertTask):
-            sidecar.check(task, known=self.registry.allows, roots=self.config.current_roots())
+            sidecar_order.check(task, known=self.registry.allows, roots=self.config.current_roots())
             if isinstance(task, ConvertTask):
-                convert.check(task, allowed=self.config.allow_download, roots=self.config.current_roots())
+                roots = self.config.current_roots()
+                sidecar_order.check_convert(task, allowed=self.config.allow_download, roots=roots)
         elif isinstance(task, PackageTask):
-            package.check(self.config, task)
+            sidecar_order.check_package(self.config, task)
         if not isinstance(task, EngineTask):
             return
         allowed = frozenset([task.argv[0]]) if self.registry.allows(task.argv[0]) else frozenset()
@@ -145,7 +146,7 @@ class Spawner:
             allow_flags=frozenset(self.config.allow_flags),
             allow_env=frozenset(self.config.allow_env),
             cpu_flags=frozenset(cpu()[1]),
-            sidecars=sidecar.folder_of(self.config),
+            sidecars=sidecar_order.folder_of(self.config),
         )
         guard.check_engine(task, limits)
 
