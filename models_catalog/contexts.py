@@ -117,7 +117,9 @@ def row(model: CatalogModel, runtimes: Sequence[Runtime], used: Mapping[int, lis
     forms = forms_of(model, runtimes)
     shown = [form for form in forms if form.copies] or forms
     best = shown[0]
-    parts = [kind(best.facts), amount(best.facts.parameters)]
+    mixture = "generate" in best.facts.tasks and best.facts.experts
+    tasks = ", ".join(str(wording.TASKS[task]) for task in best.facts.tasks)
+    parts = [_("Mixture of experts") if mixture else tasks, amount(best.facts.parameters)]
     if best.facts.context_length:
         parts.append(_("%(n)s context") % {"n": tokens(best.facts.context_length)})
     parts += [", ".join(dict.fromkeys(form.title for form in shown))]

@@ -47,7 +47,7 @@ def model_page(model: CatalogModel) -> dict[str, Any]:
         "uses": users[:USES_SHOWN],
         "more_uses": len(users[USES_SHOWN:]),
         "templates": [form.artifact for form in forms if form.copies and form.facts.chat_template],
-        "moving": any(copy.delete_job_id for copy in copies) or any(view.scan is not None for view in queries.hosts()),
+        "moving": any(copy.delete_job_id for copy in copies) or queries.scanning(),
     }
 
 
@@ -95,13 +95,15 @@ def _subtitle(forms: list[Form]) -> str:
 def _form(
     form: Form, runtimes: Sequence[Runtime], outlooks: dict[int, Outlook], offers: dict[int, Offer]
 ) -> dict[str, Any]:
+    # Of an only copy the notes above the table say it already.
+    told = {words.text for words in form.reasons} if len(form.copies) == 1 else set()
     return {
         "form": form,
         "artifact": form.artifact,
         "badge": form.badge,
         "facts": _facts(form.facts, form.artifact),
         "copies": [
-            _copy(copy, outlooks.get(copy.pk), offers.get(copy.pk), form.facts) for copy in [*form.copies, *form.gone]
+            _copy(copy, outlooks.get(copy.pk), offers.get(copy.pk), told) for copy in [*form.copies, *form.gone]
         ],
         "engines": _engines(form, runtimes) if form.copies else [],
         "files": form.facts.files,
@@ -109,10 +111,10 @@ def _form(
     }
 
 
-def _copy(copy: Copy, outlook: Outlook | None, offer: Offer | None, facts: ModelFacts) -> dict[str, Any]:
+def _copy(copy: Copy, outlook: Outlook | None, offer: Offer | None, told: set[str]) -> dict[str, Any]:
     return {
         "copy": copy,
-        "problems": [wording.of_file(problem) for problem in copy.problems],
+        "problems": [words for words in map(wording.of_file, copy.problems) if words.text not in told],
         "failed": wording.of_deletion(copy.delete_refusal) if copy.delete_refusal else None,
         "outlook": outlook,
         "repair": repair_word(offer) if offer is not None else "",
@@ -130,14 +132,17 @@ def repair_word(offer: Offer) -> str:
 
 
 def _engines(form: Form, runtimes: Sequence[Runtime]) -> list[dict[str, Any]]:
-    """What the hosts with a copy could serve it with, and why not."""
+    """What the hosts with a copy could serve it with, and why not. What holds up every engine is told above of them."""
+    verdicts = serving.verdicts(form.artifact, form.copies, runtimes)
+    held_up = not form.deployable and any(not reasons for _runtime, reasons in verdicts)
     found = [
         {
             "name": engine_name(runtime),
             "host": runtime.host.name,
             "reasons": [wording.of_serving(reason) for reason in reasons],
+            "badge": ("off", _("No")) if reasons else ("wait", _("Not yet")) if held_up else ("ok", _("Yes")),
         }
-        for runtime, reasons in serving.verdicts(form.artifact, form.copies, runtimes)
+        for runtime, reasons in verdicts
     ]
     return sorted(found, key=lambda one: (bool(one["reasons"]), one["host"], one["name"]))[:30]
 
