@@ -4,6 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.db.models import Count, DecimalField, F, Func, Max, Q, Sum
+from django.db.models.fields.json import KT
+from django.db.models.functions import Coalesce
+
 from models_catalog import uses
 from models_catalog.models import Copy
 from panel.fleet.models import Host
@@ -38,42 +42,30 @@ class HostDisk:
         return sum(one.bytes for one in self.duplicates)
 
 
-@dataclass(frozen=True)
-class _Held:
-    artifact: int
-    model: int
-    name: str
-    label: str
-    path: str
-    bytes: int
+def room() -> Func:
+    """What a copy takes of its disk, for SQL: its own bytes where the agent told them, else those of its form."""
+    own = Func(KT("extra__own_bytes"), template="(%(expressions)s)::numeric", output_field=DecimalField())
+    return Coalesce(own, F("artifact__size_bytes"), output_field=DecimalField())
 
 
 def by_host() -> list[HostDisk]:
-    """All hosts by name, in a number of queries that does not grow."""
-    fields = (
-        "host_id", "artifact_id", "artifact__model_id", "artifact__model__name", "artifact__label", "path",
-        "extra__own_bytes", "artifact__size_bytes",
+    """All hosts by name, in a number of queries that does not grow; the database does the sums."""
+    unused = ~Q(artifact_id__in=uses.ever_used())
+    sums = Copy.objects.filter(present=True).order_by().values("host_id").annotate(
+        models=Count("pk"), bytes=Sum(room()), unused=Count("pk", filter=unused), freed=Sum(room(), filter=unused)
     )  # fmt: skip
-    held: dict[int, list[_Held]] = {}
-    for host_id, *rest, own, size in Copy.objects.filter(present=True).order_by("path").values_list(*fields):
-        held.setdefault(host_id, []).append(_Held(*rest, bytes=size if own is None else own))
-    used = uses.ever_used()
-    return [_of_host(host, held.get(host.pk, []), used) for host in Host.objects.order_by("name")]
+    held = {row["host_id"]: row for row in sums}
+    twice = _duplicates()
+    return [_of_host(host, held.get(host.pk), twice.get(host.pk, [])) for host in Host.objects.order_by("name")]
 
 
-def _of_host(host: Host, held: list[_Held], used: set[int]) -> HostDisk:
+def _of_host(host: Host, held: dict[str, Any] | None, duplicates: list[Duplicate]) -> HostDisk:
     total, free = _room(host.facts.get("disks") or [])
-    unused = [one for one in held if one.artifact not in used]
-    return HostDisk(
-        host=host,
-        models=len(held),
-        bytes=sum(one.bytes for one in held),
-        unused=len(unused),
-        unused_bytes=sum(one.bytes for one in unused),
-        total_mib=total,
-        free_mib=free,
-        duplicates=_duplicates(held),
-    )
+    found = HostDisk(host=host, total_mib=total, free_mib=free, duplicates=duplicates)
+    if held is not None:
+        found.models, found.bytes, found.unused = held["models"], int(held["bytes"]), held["unused"]
+        found.unused_bytes = int(held["freed"] or 0)
+    return found
 
 
 def _room(disks: Iterable[dict[str, Any]]) -> tuple[int | None, int | None]:
@@ -83,21 +75,20 @@ def _room(disks: Iterable[dict[str, Any]]) -> tuple[int | None, int | None]:
     return sum(disk["total_mib"] for disk in rows), sum(disk["free_mib"] for disk in rows)
 
 
-def _duplicates(held: Iterable[_Held]) -> list[Duplicate]:
-    """Copies that really take their room: what links or a cache share counts once already."""
-    by_artifact: dict[int, list[_Held]] = {}
-    for one in held:
-        if one.bytes > 0:
-            by_artifact.setdefault(one.artifact, []).append(one)
-    found = [
-        Duplicate(
-            rows[0].model,
-            rows[0].name,
-            rows[0].label,
-            tuple(one.path for one in rows),
-            sum(one.bytes for one in rows) - max(one.bytes for one in rows),
-        )
-        for rows in by_artifact.values()
-        if len(rows) > 1
-    ]
-    return sorted(found, key=lambda one: -one.bytes)
+def _duplicates() -> dict[int, list[Duplicate]]:
+    """By host, the largest first. Copies that really take their room: what links or a cache share counts once."""
+    rows = Copy.objects.filter(present=True).annotate(room=room()).filter(room__gt=0).order_by()
+    groups = rows.values("host_id", "artifact_id").annotate(n=Count("pk"), all=Sum("room"), most=Max("room"))
+    spare = {(one["host_id"], one["artifact_id"]): int(one["all"] - one["most"]) for one in groups.filter(n__gt=1)}
+    named = rows.filter(artifact_id__in={artifact for _host, artifact in spare}).order_by("path")
+    paths: dict[tuple[int, int], list[str]] = {}
+    of: dict[tuple[int, int], tuple[int, str, str]] = {}
+    fields = ("host_id", "artifact_id", "path", "artifact__model_id", "artifact__model__name", "artifact__label")
+    for host, artifact, path, *model in named.values_list(*fields) if spare else ():
+        if (key := (host, artifact)) in spare:
+            paths.setdefault(key, []).append(path)
+            of[key] = tuple(model)
+    found: dict[int, list[Duplicate]] = {}
+    for key in sorted(paths, key=lambda key: -spare[key]):
+        found.setdefault(key[0], []).append(Duplicate(*of[key], tuple(paths[key]), spare[key]))
+    return found

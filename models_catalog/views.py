@@ -15,7 +15,7 @@ from panel.accounts.access import can
 from panel.accounts.guard import right
 from panel.core import sse
 from panel.core.errors import Conflict, Invalid
-from panel.core.pages import form_again, go, page, put_errors, slice_of
+from panel.core.pages import form_again, go, is_htmx, page, put_errors, slice_of
 from panel.fleet import live
 
 PAGE = 50
@@ -37,30 +37,39 @@ def rights(request: HttpRequest) -> dict[str, bool]:
 
 
 def _list_context(request: HttpRequest, form: FolderForm | None = None) -> dict[str, Any]:
+    """What the page shows, or the one part of it that htmx asks for again and again."""
+    part = request.GET.get("part", "") if is_htmx(request) else ""
+    shared = {"section": "models", **rights(request), "moving": queries.scanning()}
+    if part == "disks":
+        return {**shared, "disks": contexts.disks()}
+    if part == "folders":
+        return {**shared, "hosts": contexts.folders()}
+    rows = {**shared, **_rows(request)}
+    if part == "rows" and rows["any"]:
+        return rows
+    hosts = contexts.folders()
+    may_begin = hosts and not rows["any"] and can(request.actor, "models.download")
+    return {
+        **rows,
+        **(downloads.starters() if may_begin else {}),
+        "hosts": hosts,
+        "chips": contexts.chips(rows["asked"]["show"]),
+        "selects": contexts.selects(rows["asked"]),
+        "narrowed": any(rows["asked"][name] for name in FURTHER),
+        "disks": contexts.disks(),
+        "form": form or FolderForm(),
+    }
+
+
+def _rows(request: HttpRequest) -> dict[str, Any]:
     names = ("show", "q", "host", "sort", *FURTHER)
     asked = {name: request.GET.get(name, "")[:200] for name in names}
     wish = queries.Wish(
         show=asked["show"], text=asked["q"], host=asked["host"], **{name: asked[name] for name in FURTHER}
     )
     found = slice_of(request, queries.listed(wish, sort=asked["sort"]), size=PAGE)
-    hosts = contexts.folders()
     known = bool(len(found)) or queries.any_model()
-    return {
-        "section": "models",
-        **rights(request),
-        **(downloads.starters() if hosts and not known and can(request.actor, "models.download") else {}),
-        "asked": asked,
-        "chips": contexts.chips(asked["show"]),
-        "selects": contexts.selects(asked),
-        "narrowed": any(asked[name] for name in FURTHER),
-        "page": found,
-        "rows": contexts.rows(found),
-        "hosts": hosts,
-        "disks": contexts.disks(),
-        "moving": any(host["view"].scan for host in hosts),
-        "any": known,
-        "form": form or FolderForm(),
-    }
+    return {"asked": asked, "page": found, "rows": contexts.rows(found), "any": known}
 
 
 @require_GET
