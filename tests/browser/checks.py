@@ -145,6 +145,11 @@ def assert_sound(page: Page, name: str) -> None:
     shoot(page, name)
     assert not (found := violations(page)), f"{name}: " + "\n".join(found)
     assert not (wide := overflow(page)), f"{name} is too wide:\n" + "\n".join(wide)
+    broken = page.evaluate(
+        "[...document.querySelectorAll('.nowrap')].filter(e => getComputedStyle(e).whiteSpace !== 'nowrap')"
+        ".map(e => e.outerHTML.slice(0, 200))"
+    )
+    assert not broken, f"{name}: these should stay on one line:\n" + "\n".join(broken)
     if page.locator("details:not([open])").count():
         page.evaluate("document.querySelectorAll('details').forEach(d => { d.dataset.shut = !d.open; d.open = true })")
         assert not (found := violations(page)), f"{name}, details open: " + "\n".join(found)
