@@ -34,6 +34,12 @@ def token_of(source: str, user_id: int | None) -> str:
     return unseal(row.token) if row is not None else ""
 
 
+def has_own(source: str, user_id: int | None) -> bool:
+    """Whether this person gave a token for the hub as it is set now."""
+    rows = HubAccess.objects.filter(source=source, endpoint=hubs.at(source).endpoint, owner__is_active=True)
+    return user_id is not None and rows.filter(owner_id=user_id).exists()
+
+
 def keep(source: str, token: str, *, team: bool, actor: Any) -> HubAccess:
     """Keep a token, in the place of the former one. Raises Invalid."""
     who = require(actor, TEAM if team else OWN)

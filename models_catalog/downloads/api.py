@@ -124,6 +124,7 @@ class DownloadOut(Schema):
     made: list[str]
     tries: int
     asked_by: str
+    moved_by: str = Field(description=_("Who paused, resumed or cancelled it last; empty: nobody."))
     created_at: datetime
     ended_at: datetime | None
 
@@ -156,7 +157,7 @@ def download_out(row: Download) -> dict[str, Any]:
     names = ("id", "source", "endpoint", "repo", "revision", "ref", "label", "folder", "state", "made", "tries")
     told = contexts.numbers(row)
     return {
-        **{name: getattr(row, name) for name in (*names, "asked_by", "created_at", "ended_at")},
+        **{name: getattr(row, name) for name in (*names, "asked_by", "moved_by", "created_at", "ended_at")},
         "host": row.host.name,
         "stage": contexts.stage(row),
         "bytes_done": told["done"],

@@ -48,10 +48,11 @@ def numbers(row: Download) -> dict[str, Any]:
     progress = row.progress if row.state in (State.RUNNING, State.PAUSING, State.CANCELLING) else {}
     total, done, rate = row.bytes_total, row.bytes_done, 0.0
     phase = str(progress.get("phase") or "")
+    away = row.host.lost_at is not None  # its newest word is an old one: how far it was then holds, how fast does not
     if phase in ("downloading", "verifying") and progress.get("total"):
         total, done = int(progress["total"]), int(progress.get("done") or 0)
-        rate = float(progress.get("rate") or 0) if phase == "downloading" else 0.0
-    silent = float(progress.get("silent_s") or 0) if phase == "downloading" else 0.0
+        rate = float(progress.get("rate") or 0) if phase == "downloading" and not away else 0.0
+    silent = float(progress.get("silent_s") or 0) if phase == "downloading" and not away else 0.0
     percent = min(100.0, 100 * done / total) if total and row.state != State.WAITING else None
     return {
         "done": done,
@@ -135,7 +136,7 @@ def _is_network(row: Download) -> bool:
 def _lead(row: Download) -> str:
     host = row.host.name
     if row.state in ACTIVE and row.host.lost_at is not None:
-        return _("No contact with %(host)s now. It goes on when the host is back.") % {"host": host}
+        return str(_away(row)) % {"host": host}
     if row.state == State.WAITING and not row.job_id:
         n = queries.ahead(row)
         text = ngettext("%(n)s download is before it on %(host)s.", "%(n)s downloads are before it on %(host)s.", n)
@@ -143,11 +144,22 @@ def _lead(row: Download) -> str:
     words = {
         State.WAITING: _("%(host)s has been asked and has not begun yet."),
         State.RUNNING: _("%(host)s fetches it. This page may be closed."),
-        State.PAUSED: _("What came is kept on %(host)s."),
+        State.PAUSED: _("Paused by %(who)s. What came is kept on %(host)s."),
         State.DONE: _("It lies on %(host)s; every file was compared with the hub's sum."),
-        State.CANCELLED: _("What came was deleted on %(host)s."),
+        State.CANCELLED: _("Cancelled by %(who)s. What came was deleted on %(host)s."),
     }
-    return str(words.get(State(row.state), "")) % {"host": host}
+    return str(words.get(State(row.state), "")) % {"host": host, "who": row.moved_by or row.asked_by}
+
+
+def _away(row: Download) -> str:
+    """What is true of one whose host does not call: the host goes on by itself, and nobody sees it."""
+    if row.state in (State.PAUSING, State.CANCELLING):
+        return _("No contact with %(host)s now. It is stopped there as soon as the host is back.")
+    if row.state == State.RUNNING:
+        return _(
+            "No contact with %(host)s now. The host goes on by itself if it can; how far it came shows when it is back."
+        )
+    return _("No contact with %(host)s now. It begins when the host is back.")
 
 
 def _steps(row: Download) -> list[dict[str, Any]]:

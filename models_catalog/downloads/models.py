@@ -40,6 +40,7 @@ class Download(TimeStamped):
 
     `files` are wire.DownloadFile dicts, `revision` the commit they belong to, `ref` the branch that was chosen. `made`
     are the paths of the models that came of it. Bytes are those of all files; `bytes_done` is kept when a try ends.
+    `asked_by_id` is the person whose access to the hub is used, `moved_by` who paused, resumed or cancelled it last.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -66,6 +67,7 @@ class Download(TimeStamped):
     made = models.JSONField(default=list)
     asked_by = models.CharField(max_length=150, blank=True)
     asked_by_id = models.BigIntegerField(null=True)
+    moved_by = models.CharField(max_length=150, blank=True, default="", db_default="")
     queued_at = models.DateTimeField()  # its place in the host's queue
     ended_at = models.DateTimeField(null=True)
 

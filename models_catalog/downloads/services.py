@@ -106,8 +106,8 @@ def start(host: Host, wish: Wish, *, actor: Any) -> Download:
         if {file["path"] for file in row.files} == {file["path"] for file in files}:
             if row.state in ACTIVE:
                 return row
-            row.limit_mib_s, row.endpoint = wish.limit_mib_s, wish.hub.endpoint
-            return _queue(row, actor, "download.resumed")
+            row.limit_mib_s = wish.limit_mib_s
+            return _again(row, actor, "download.resumed")
     if Download.objects.filter(host=host, state=State.WAITING).count() >= MOST_WAITING:
         raise Conflict("download.queue_full", _("This host has enough downloads in its queue."), "")
     row = Download(
@@ -125,7 +125,7 @@ def start(host: Host, wish: Wish, *, actor: Any) -> Download:
         name=name,
         limit_mib_s=wish.limit_mib_s,
         bytes_total=wish.choice.size,
-        asked_by=str(getattr(actor, "name", None) or actor or "system")[:150],
+        asked_by=_name(actor),
         asked_by_id=getattr(actor, "id", None),
     )
     return _queue(row, actor, "download.started")
@@ -145,6 +145,20 @@ def _check(host: Host, wish: Wish) -> None:
         raise Incomplete
     if not 0 <= wish.limit_mib_s <= 1e6:
         raise Invalid({"limit_mib_s": _("Give MiB per second, or 0 for no limit.")})
+
+
+def _name(actor: Any) -> str:
+    return str(getattr(actor, "name", None) or actor or "system")[:150]
+
+
+def _again(row: Download, actor: Any, verb: str) -> Download:
+    """Go on with one that ended: from the hub's address of now, and with the access of whoever goes on with it."""
+    row.endpoint = hubs.at(row.source).endpoint  # a mirror that was set since then counts
+    person = getattr(actor, "id", None)
+    if access.has_own(row.source, person):
+        row.asked_by_id = person
+    row.moved_by = _name(actor)
+    return _queue(row, actor, verb)
 
 
 def _queue(row: Download, actor: Any, verb: str) -> Download:
@@ -218,6 +232,7 @@ def pause(download: Download, *, actor: Any) -> Download:
     row = _locked(download)
     if row.state not in (State.WAITING, State.RUNNING):
         return row
+    row.moved_by = _name(actor)
     audit.record("download.paused", row, actor=actor, host=row.host.name)
     return _stop(row, State.PAUSING, State.PAUSED)
 
@@ -229,6 +244,7 @@ def cancel(download: Download, *, actor: Any) -> Download:
     row = _locked(download)
     if row.state in (State.CANCELLING, State.CANCELLED, State.DONE):
         return row
+    row.moved_by = _name(actor)
     audit.record("download.cancelled", row, actor=actor, host=row.host.name)
     return _stop(row, State.CANCELLING, State.CANCELLED)
 
@@ -236,7 +252,7 @@ def cancel(download: Download, *, actor: Any) -> Download:
 def _stop(row: Download, going: State, over: State) -> Download:
     if row.state in ACTIVE and row.job_id:
         row.state = going
-        row.save(update_fields=["state", "updated_at"])
+        row.save(update_fields=["state", "moved_by", "updated_at"])
         fleet.stop_job(row.job_id, grace_s=STOP_GRACE_S)
         events.announce(row)
         return row
@@ -266,8 +282,7 @@ def resume(download: Download, *, actor: Any, limit_mib_s: float | None = None) 
         raise Forbidden
     if limit_mib_s is not None:
         row.limit_mib_s = max(0.0, min(limit_mib_s, 1e6))
-    row.endpoint = hubs.at(row.source).endpoint  # a mirror that was set since then counts
-    return _queue(row, actor, "download.resumed")
+    return _again(row, actor, "download.resumed")
 
 
 @guarded
@@ -284,5 +299,4 @@ def repair(copy: Copy, *, actor: Any) -> Download:
     if row.state in ACTIVE:
         return row
     row.replace = True
-    row.endpoint = hubs.at(row.source).endpoint
-    return _queue(row, actor, "download.repaired")
+    return _again(row, actor, "download.repaired")

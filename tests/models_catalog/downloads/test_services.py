@@ -260,6 +260,80 @@ def test_a_proxys_password_is_in_the_sealed_part(host: Host, otto: Actor, wish: 
     assert order.secret_env == {"BERTH_DOWNLOAD_PROXY": "http://ada:pa55word@proxy.example:3128"}
 
 
+# --- several people, several downloads, a host that is away -------------------------------------------------------------
+
+
+def test_one_person_pauses_what_another_started_and_it_is_told(hub: Hub, host: Host, otto: Actor, wish: Make) -> None:
+    row = services.start(host, wish(), actor=otto)
+    olga = person("operator", "olga")
+    services.pause(row, actor=olga)
+    result(host, row.job, code="stopped")
+    row = again(row)
+    assert (row.state, row.asked_by, row.moved_by) == ("paused", "otto", "olga")
+    assert contexts.page(row, may=True)["lead"] == "Paused by olga. What came is kept on quay."
+    assert Event.objects.get(verb="download.paused").actor == "olga"
+    assert services.start(host, wish(), actor=otto).pk == row.pk, "the same again goes on with it"
+    services.cancel(again(row), actor=olga)
+    result(host, again(row).job, code="stopped")
+    assert "Cancelled by olga" in contexts.page(again(row), may=True)["lead"]
+
+
+def test_who_goes_on_with_a_download_does_so_with_their_own_access(
+    hub: Hub, host: Host, otto: Actor, wish: Make
+) -> None:
+    made = wish()
+    access.keep("huggingface", "hf_of_otto_1", team=False, actor=otto)
+    row = services.start(host, made, actor=otto)
+    result(host, row.job, code="download.gated", token=True)
+    olga, ada = person("operator", "olga"), person("operator", "ada")
+    access.keep("huggingface", "hf_of_olga_1", team=False, actor=olga)
+
+    def token() -> str:
+        return services.task_of(again(row)).secret_env["HF_TOKEN"]
+
+    services.resume(row, actor=ada)
+    assert token() == "hf_of_otto_1", "ada has none, so it is still that of who asked"
+    result(host, again(row).job, code="download.gated", token=True)
+    services.start(host, made, actor=olga)
+    assert (token(), again(row).asked_by, again(row).moved_by) == ("hf_of_olga_1", "otto", "olga")
+
+
+def test_the_same_files_for_one_host_are_one_download_for_another_place_another(
+    host: Host, otto: Actor, wish: Make
+) -> None:
+    first = services.start(host, wish(), actor=otto)
+    olga = person("operator", "olga")
+    assert services.start(host, wish(), actor=olga).pk == first.pk
+    assert again(first).asked_by == "otto" and Event.objects.filter(verb="download.started").count() == 1
+    other = services.start(host, wish(folder=FOLDERS[1]), actor=olga)
+    assert other.pk != first.pk and (other.layout, first.layout) == ("folder", "hf_cache")
+    say(host, other.job, **progress("waiting", 0, 0))
+    steps = contexts.page(again(other), may=True)["steps"]
+    assert steps[0] == {
+        "kind": "now", "name": "Waiting for another download into this folder", "detail": "", "value": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("act", "words"), [("", "goes on by itself"), ("pause", "stopped there as soon as"), ("cancel", "stopped there")]
+)
+def test_a_host_that_is_away_leaves_no_speed_and_says_what_is_so(
+    host: Host, otto: Actor, wish: Make, act: str, words: str
+) -> None:
+    row = services.start(host, wish(), actor=otto)
+    say(host, row.job, **progress("downloading", 2000, 5000, rate=100.0, silent_s=75.0))
+    Host.objects.filter(pk=host.pk).update(lost_at=timezone.now())
+    if act:
+        getattr(services, act)(again(row), actor=otto)
+    told = contexts.page(again(row), may=True)
+    assert words in told["lead"] and contexts.download_row(again(row))["away"]
+    numbers = told["numbers"]
+    assert (numbers["rate"], numbers["left"], numbers["silent"], round(numbers["percent"])) == ("", "", 0, 40)
+    host.refresh_from_db()
+    result(host, row.job, MADE)  # it comes back, and it had gone on
+    assert again(row).state == "done" and Host.objects.get().lost_at is None
+
+
 # --- repair -----------------------------------------------------------------------------------------------------------
 
 
