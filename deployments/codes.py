@@ -16,6 +16,10 @@ CODES: dict[str, Pair] = {
     ),
     "placing.deadline": (_("No place was found in time."), _("Press Start to try again.")),
     "preparing.deadline": (_("The preparation took too long."), _("Press Start to try again.")),
+    "preparing.sidecar": (
+        _("Preparing the model's description: its file alone says too little to the engine."),
+        _("The host makes configuration and tokenizer from the file. It takes about a minute, once for each file."),
+    ),
     "start.no_job": (_("The order for this start was lost."), _("Press Start to try again.")),
     "start.deadline": (
         _("It was not ready within the time allowed for a start."),
@@ -72,6 +76,10 @@ CODES: dict[str, Pair] = {
         _("Needs ≈ %(need_mib:gib)s of memory; %(reserved_mib:gib)s of %(total_mib:gib)s are set aside."),
         _("It starts when one of them is stopped, or with a smaller KV cache."),
     ),
+    "host.kv_too_small": (
+        _("%(people)s conversations of %(context)s tokens need more than a KV cache of %(kv_gib)s GiB."),
+        _("Choose a larger KV cache, a shorter conversation or fewer people."),
+    ),
     "host.ram_used": (
         _("Needs ≈ %(need_mib:gib)s of memory; %(available_mib:gib)s are free now."),
         _("Other programs use the rest. It starts when enough is free, or with a smaller KV cache."),
@@ -109,20 +117,78 @@ CODES: dict[str, Pair] = {
     "gpu.not_on_cpu": (_("GPUs are chosen, and the CPU as well."), _("Choose one of them.")),
     "gpu.too_few": (_("%(wanted)s GPUs are wanted; this host has %(have)s that could serve."), ""),
     "gpu.reserved": (
-        _("Needs %(need_mib:gib)s; %(reserved_mib:gib)s of %(total_mib:gib)s are set aside for other runs."),
+        _("%(reserved_gib)s of %(total_gib)s GiB are set aside for other runs; needs %(need_gib)s."),
         _("It starts when one of them is stopped."),
     ),
     "gpu.used_by_others": (
-        _("Needs %(need_mib:gib)s; other programs use %(used_mib:gib)s of %(total_mib:gib)s."),
+        _("%(used_gib)s of %(total_gib)s GiB are held by other programs; needs %(need_gib)s."),
         _("The Hosts page names them."),
     ),
+    "gpu.used_by_one": (
+        _("%(used_gib)s of %(total_gib)s GiB are held by a %(process)s process of another user; needs %(need_gib)s."),
+        _("The Hosts page says whose it is."),
+    ),
     "gpu.busy": (
-        _("Needs %(need_mib:gib)s; %(free_mib:gib)s of %(total_mib:gib)s are free now."),
+        _("%(free_gib)s of %(total_gib)s GiB are free now; needs %(need_gib)s."),
         _("It starts when enough is free."),
+    ),
+    "gpu.too_small": (
+        _("Even alone on it, the model needs ≈ %(need_mib:gib)s; %(name)s has %(total_mib:gib)s."),
+        _("A shorter conversation, several GPUs or a quantised form of the model may fit."),
+    ),
+    "gpu.too_small_each": (
+        _("On %(gpus)s GPUs the model needs ≈ %(need_mib:gib)s of each; %(name)s has %(total_mib:gib)s."),
+        _("A shorter conversation, more GPUs or a quantised form of the model may fit."),
+    ),
+    "gpu.share_too_small": (
+        _("The chosen share gives %(given_mib:gib)s of %(name)s; the model needs ≈ %(need_mib:gib)s."),
+        _("Choose a larger share, or let Berth choose it."),
+    ),
+    "gpu.capability": (
+        _("%(name)s cannot compute %(what)s: that takes compute capability %(need)s, and it has %(have)s."),
+        _("Choose a newer GPU, or another form of the model."),
     ),
     "gpu.mixed_kinds": (
         _("The chosen GPUs are of different kinds (%(names)s)."),
-        _("The slowest one sets the pace."),
+        _("The slowest one sets the pace, and the smallest how much fits."),
+    ),
+    "gpu.slow_link": (
+        _("These %(gpus)s GPUs are not joined by NVLink, so that they wait for each other at every word."),
+        _("One larger GPU or a quantised form of the model would answer faster."),
+    ),
+    "gpu.fp8_unpacked": (
+        _("These GPUs compute FP8 weights in 16 bits: that saves memory, but no time."),
+        "",
+    ),
+    "gpu.fp8_cache_old": (
+        _("Whether an FP8 KV cache works on these GPUs depends on the engine's version."),
+        _("Leave the number format of the KV cache to the engine if the start fails."),
+    ),
+    "cpu.for_tests": (
+        _("On a processor vLLM is for tests and for work that can wait."),
+        _("For one person llama.cpp or Ollama answer faster there."),
+    ),
+    # how surely it fits, by the estimate
+    "estimate.tight": (_("By the estimate it just fits; the first start will show."), ""),
+    "estimate.unlikely": (
+        _("By the estimate it does not quite fit, by less than the estimate may be off."),
+        _("A conversation of %(longest)s tokens surely would."),
+    ),
+    "parallel.vocabulary": (
+        _("A vocabulary of %(vocab)s words cannot be divided among %(parts)s GPUs."),
+        _("Choose a number of GPUs that divides it."),
+    ),
+    "parallel.kv_heads": (
+        _("%(kv_heads)s heads for keys and values cannot be divided among %(parts)s GPUs."),
+        _("Choose a number of GPUs that divides them."),
+    ),
+    "parallel.layers": (
+        _("%(layers)s layers are too few for a pipeline of %(parts)s stages."),
+        _("Choose fewer stages."),
+    ),
+    "parallel.groups": (
+        _("Among %(parts)s GPUs layers of %(width)s would break groups of %(group)s weights that share a scale."),
+        _("Choose fewer GPUs, or another form of the model."),
     ),
     # the engine's command
     "chosen.few_sequences": (
@@ -133,6 +199,10 @@ CODES: dict[str, Pair] = {
     "chosen.dtype_for_amx": (
         _("Numbers are kept as %(value)s: bfloat16 gives wrong answers with this version on this kind of CPU (AMX)."),
         _("“Number format” changes that."),
+    ),
+    "chosen.sidecar": (
+        _("The file alone says too little to vLLM, so the host makes a description of it first, from the file itself."),
+        _("That takes about a minute, once for each file. The file is not touched."),
     ),
     "chosen.no_compiling": (_("Nothing is compiled before the start, which on a CPU takes long and gains little."), ""),
     "options.refused": (_("Some settings are not possible."), _("Each one is listed below.")),
@@ -231,9 +301,7 @@ CODES: dict[str, Pair] = {
     ),
     "code_elsewhere": (
         _("The engine would run code from %(place)s, which nobody allowed. Nothing was started."),
-        _(
-            "Only code beside the model can be allowed: copy it there, or leave out a second tokenizer or model."
-        ),
+        _("Only code beside the model can be allowed: copy it there, or leave out a second tokenizer or model."),
     ),
     "too_many_files": (_("The folder %(path)s holds too many files."), ""),
     "runtime_unknown": (

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from deployments.engines.base import Reason, RuntimeFacts
+from models_catalog.estimate import Amount, Plan
 
 DEFAULT_UTILISATION = 0.9
 DEFAULT_KV_GIB = 4
+# How surely it will start and hold what is wanted. `unlikely`: the numbers say no, but by less than they may be off.
+Level = Literal["fits", "tight", "unknown", "unlikely", "no"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,22 @@ class GpuUser:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """What one of our runs holds of a device; `used_mib` is what its processes use now, None where it is not told."""
+
+    holder: str  # the run
+    name: str  # its deployment
+    mib: int
+    used_mib: int | None = None
+
+
+@dataclass(frozen=True)
 class GpuView:
-    """One GPU: `used_mib` is measured, `reserved_mib` is what runs have claimed, `others` are strangers on it."""
+    """One GPU: `used_mib` is measured, `reserved_mib` is what runs have claimed, `others` are strangers on it.
+
+    `claims` says which runs these are, where that was asked. `nvlink` are the GPUs that it reaches by a fast link;
+    None: its host does not tell.
+    """
 
     uuid: str
     index: int
@@ -36,6 +53,9 @@ class GpuView:
     schedulable: bool = True
     aside_note: str = ""  # why an admin set it aside
     others: tuple[GpuUser, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    capability: tuple[int, int] | None = None  # compute capability, e.g. (8, 9)
+    nvlink: frozenset[str] | None = None
 
     @property
     def others_mib(self) -> int:
@@ -48,6 +68,24 @@ class GpuView:
     def free_mib(self) -> int:
         """What a new run may claim: neither claimed nor used by strangers, and free in this moment as well."""
         return max(0, self.total_mib - max(self.reserved_mib + self.others_mib, self.used_mib))
+
+    def without(self, holders: frozenset[str]) -> GpuView:
+        """As it would be when these runs had stopped."""
+        ours = [claim for claim in self.claims if claim.holder in holders]
+        return replace(
+            self,
+            reserved_mib=max(0, self.reserved_mib - sum(claim.mib for claim in ours)),
+            used_mib=max(0, self.used_mib - sum(_used(claim) for claim in ours)),
+            claims=tuple(claim for claim in self.claims if claim.holder not in holders),
+        )
+
+    def without_others(self) -> GpuView:
+        """As it would be when all that is not ours had ended."""
+        return replace(self, used_mib=max(0, self.used_mib - self.others_mib), others=())
+
+
+def _used(claim: Claim) -> int:
+    return claim.mib if claim.used_mib is None else claim.used_mib
 
 
 @dataclass(frozen=True)
@@ -81,6 +119,7 @@ class HostView:
     ram_total_mib: int = 0
     ram_reserved_mib: int = 0
     ram_available_mib: int = 0
+    ram_claims: tuple[Claim, ...] = ()
     lost: bool = False
     schedulable: bool = True
     aside_note: str = ""  # why an admin set it aside
@@ -91,10 +130,25 @@ class HostView:
     runtimes: tuple[RuntimeView, ...] = ()
     copies: tuple[CopyView, ...] = ()
 
+    def without(self, holders: frozenset[str]) -> HostView:
+        """As it would be when these runs had stopped."""
+        ours = [claim for claim in self.ram_claims if claim.holder in holders]
+        return replace(
+            self,
+            ram_reserved_mib=max(0, self.ram_reserved_mib - sum(claim.mib for claim in ours)),
+            ram_available_mib=min(self.ram_total_mib, self.ram_available_mib + sum(_used(claim) for claim in ours)),
+            ram_claims=tuple(claim for claim in self.ram_claims if claim.holder not in holders),
+            gpus=tuple(gpu.without(holders) for gpu in self.gpus),
+        )
+
 
 @dataclass(frozen=True)
 class Placement:
-    """Where it runs. `reserve` is a list of (GPU uuid, or None for the host's RAM; MiB) to claim before the start."""
+    """Where it runs. `reserve` is a list of (GPU uuid, or None for the host's RAM; MiB) to claim before the start.
+
+    `plan` is the estimate at this share, None where there can be none; `people` are requests of `context` tokens at
+    the same time, `longest` the tokens of the longest single one.
+    """
 
     host_id: int
     runtime_id: int
@@ -106,11 +160,18 @@ class Placement:
     kv_cache_gib: int = DEFAULT_KV_GIB
     notes: tuple[Reason, ...] = ()
     elsewhere: tuple[Candidate, ...] = ()  # the places that could not take it, and why; for people who ask
+    level: Level = "unknown"
+    context: int | None = None
+    people: Amount | None = None
+    longest: Amount | None = None
+    plan: Plan | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready, to be kept with the run."""
-        plain = asdict(self)
-        del plain["elsewhere"]  # true of that moment only
+        """JSON-ready, to be kept with the run: `estimate` is what was foreseen."""
+        plain = asdict(replace(self, elsewhere=(), plan=None, people=None, longest=None))  # the first is true now only
+        for name in ("elsewhere", "plan", "people", "longest"):
+            del plain[name]
+        plain["estimate"] = self.plan.to_dict() if self.plan is not None else None
         return plain | {"notes": [note.as_dict() for note in self.notes], "reserve": [list(r) for r in self.reserve]}
 
 
@@ -128,11 +189,32 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Change:
+    """Something that would make it fit, checked by planning with it. `patch` are the fields of the spec to set.
+
+    A change without a patch is done elsewhere (something is stopped).
+    """
+
+    reason: Reason
+    patch: Mapping[str, Any] = field(default_factory=dict)
+    host_id: int | None = None
+    placement: Placement | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"patch": dict(self.patch), "host_id": self.host_id, **self.reason.as_dict()}
+
+
+@dataclass(frozen=True)
 class NoPlacement:
     """No candidate fits. `retryable` when waiting may help (something is busy or out of reach)."""
 
     reasons: tuple[Candidate, ...] = ()
     retryable: bool = False
+    changes: tuple[Change, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        return {"reasons": [candidate.as_dict() for candidate in self.reasons], "retryable": self.retryable}
+        return {
+            "reasons": [candidate.as_dict() for candidate in self.reasons],
+            "retryable": self.retryable,
+            "changes": [change.as_dict() for change in self.changes],
+        }

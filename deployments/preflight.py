@@ -9,24 +9,21 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Prefetch
-
 from deployments.engines.base import (
     EngineRefusal,
     Launch,
     LaunchContext,
-    Reason,
     RuntimeFacts,
     command_preview,
 )
 from deployments.engines.registry import adapter_for
+from deployments.fleet_now import hosts_for, views, without_flags
 from deployments.models import Run
-from deployments.placement import Candidate, CopyView, GpuUser, GpuView, HostView, NoPlacement, Placement, RuntimeView
+from deployments.placement import Candidate, NoPlacement, Placement
 from deployments.planner import plan
 from deployments.spec import DeploymentSpec
 from models_catalog import code_at_start
 from models_catalog.models import Artifact, Copy
-from panel.fleet import samples
 from panel.fleet.models import Gpu, Host, Runtime
 from panel.fleet.services import Share
 
@@ -71,8 +68,8 @@ def check(spec: DeploymentSpec, *, name: str) -> Check:
     artifact = Artifact.objects.select_related("model").filter(pk=spec.artifact_id).first()
     if artifact is None:
         return Check(reason={"code": "artifact.gone", "params": {}})
-    hosts = _hosts(artifact)
-    found = plan(spec, [_host_view(host, artifact) for host in hosts], artifact.facts)
+    hosts = hosts_for(artifact)
+    found = plan(spec, views(hosts, artifact), artifact.facts)
     if isinstance(found, NoPlacement):
         return Check(reason=_no_place(found), retryable=found.retryable)
     host = next(h for h in hosts if h.pk == found.host_id)
@@ -131,11 +128,13 @@ def _no_place(found: NoPlacement) -> dict[str, Any]:
 
 def named(candidates: Iterable[Candidate]) -> list[dict[str, Any]]:
     """Places with their names and reasons, as pages put them into words."""
-    return [{"name": f"{c.host_name}{_gpu_word(c.reason, c.gpu_uuid)}", **c.reason.as_dict()} for c in candidates]
+    return [{"name": _place_name(c), **c.reason.as_dict()} for c in candidates]
 
 
-def _gpu_word(reason: Reason, uuid: str) -> str:
-    return f" GPU {reason.params['index']}" if uuid and "index" in reason.params else ""
+def _place_name(candidate: Candidate) -> str:
+    """ "lab-1", or "gpu-2 on lab-1"; kept with reasons, so in no language."""
+    index = candidate.reason.params.get("index")
+    return f"gpu-{index} on {candidate.host_name}" if candidate.gpu_uuid and index is not None else candidate.host_name
 
 
 def refused(exc: EngineRefusal) -> dict[str, Any]:
@@ -146,86 +145,14 @@ def refused(exc: EngineRefusal) -> dict[str, Any]:
     return {"code": "options.refused", "params": {"candidates": reasons}}
 
 
-# --- rows as plain values ---------------------------------------------------------------------------------------------
-
-
-def _hosts(artifact: Artifact) -> list[Host]:
-    copies = Copy.objects.filter(artifact=artifact).select_related("artifact__model")
-    # What an engine's parser knows (100 kB of each) is fetched of the chosen one only: the planner does not ask.
-    runtimes = Runtime.objects.defer("flags")
-    hosts = list(
-        Host.objects.prefetch_related(
-            "gpus",
-            Prefetch("runtimes", queryset=runtimes),
-            Prefetch("copies", queryset=copies, to_attr="copies_here"),
-        )
-    )
-    samples.onto(hosts)  # where something fits is decided by what is measured now
-    return hosts
-
-
-def _host_view(host: Host, artifact: Artifact) -> HostView:
-    return HostView(
-        id=host.pk,
-        name=host.name,
-        ram_total_mib=host.ram_total_mib,
-        ram_reserved_mib=host.ram_reserved_mib,
-        ram_available_mib=host.facts.get("ram_available_mib", 0),
-        lost=host.lost_at is not None or host.last_seen_at is None,
-        schedulable=host.schedulable,
-        aside_note=str((host.hold or {}).get("note", "")),
-        has_door=host.is_local or bool(host.door.get("certificate")),
-        machine=host.facts.get("machine", "x86_64"),
-        cpu_flags=frozenset(host.facts.get("cpu_flags", [])),
-        gpus=tuple(_gpu_view(gpu) for gpu in host.gpus.all()),
-        runtimes=tuple(_runtime_view(r) for r in host.runtimes.all()),
-        copies=tuple(
-            CopyView(c.pk, c.path, artifact.size_bytes, c.present, () if c.usable else tuple(c.problems))
-            for c in host.copies_here
-            if c.delete_job_id is None  # nothing new starts from what is being deleted
-        ),
-    )
-
-
-def _gpu_view(gpu: Gpu) -> GpuView:
-    others = tuple(
-        GpuUser(p["pid"], p.get("name", ""), p.get("user", ""), p.get("used_mib"))
-        for p in gpu.measured.get("processes", [])
-        if not p.get("job_id")
-    )
-    return GpuView(
-        uuid=gpu.uuid,
-        index=gpu.index,
-        name=gpu.name,
-        total_mib=gpu.total_mib,
-        used_mib=gpu.used_mib,
-        reserved_mib=gpu.reserved_mib,
-        present=gpu.present,
-        schedulable=gpu.schedulable,
-        aside_note=str((gpu.hold or {}).get("note", "")),
-        others=others,
-    )
-
-
 def runtime_facts(runtime: Runtime) -> RuntimeFacts:
     """The engine as its adapter wants it. Kept per row and its last change: the flags are the bulk of it."""
     key = (runtime.pk, runtime.updated_at)
     found = _known_runtimes.get(key)
     if found is None:
-        found = replace(_without_flags(runtime), flags=tuple(runtime.flags))
+        found = replace(without_flags(runtime), flags=tuple(runtime.flags))
         with _keeping:
             while len(_known_runtimes) >= RUNTIMES_KEPT:
                 del _known_runtimes[next(iter(_known_runtimes))]
             _known_runtimes[key] = found
     return found
-
-
-def _without_flags(runtime: Runtime) -> RuntimeFacts:
-    """What the planner asks of an engine."""
-    plugins = tuple(runtime.plugins)
-    return RuntimeFacts(runtime.executable, version=runtime.version, device=runtime.device, plugins=plugins)
-
-
-def _runtime_view(runtime: Runtime) -> RuntimeView:
-    there = runtime.present and runtime.remove_job_id is None  # nothing new starts from what is being removed
-    return RuntimeView(runtime.pk, runtime.engine, _without_flags(runtime), there, runtime.refusal)

@@ -10,6 +10,8 @@ from django.utils.translation import gettext_lazy as _
 from deployments.codes import CODES
 from deployments.states import State
 from models_catalog import wording as catalog
+from models_catalog.sidecars import wording as sidecars
+from panel.core.numbers import gib
 from panel.core.wording import Words, fill, said
 
 # state → (badge kind of the design system, word)
@@ -103,14 +105,29 @@ def fixes(reason: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
     return [(fix["kind"], fill(gettext(fix["text"]), fix["params"]), fix["command"]) for fix in offered if fix["text"]]
 
 
+def _named(reason: Mapping[str, Any], params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With sizes as bare GiB beside; a stranger alone on a GPU is called by its process's name, where it has one."""
+    numbers = {
+        f"{name[:-4]}_gib": gib(value, "").removesuffix(".0")
+        for name, value in params.items()
+        if name.endswith("_mib") and isinstance(value, int | float)
+    }
+    users = params.get("users") or []
+    if reason["code"] != "gpu.used_by_others" or len(users) != 1 or not users[0].get("name"):
+        return {"code": reason["code"], "params": {**params, **numbers}}
+    return {"code": "gpu.used_by_one", "params": {**params, **numbers, "process": users[0]["name"]}}
+
+
 def words(reason: Mapping[str, Any] | None) -> Words | None:
     """The sentence and hint of a {code, params}; None when there is no reason. An unknown code is shown as it is."""
     if not reason or not reason.get("code"):
         return None
     if reason["code"] in catalog.FILES:
         return catalog.of_file(reason)
-    found = said(CODES, reason)
+    if str(reason["code"]).startswith("sidecar."):
+        return sidecars.failure(reason)
     params = reason.get("params") or {}
+    found = said(CODES, _named(reason, params))
     if params.get("title"):  # the diagnosis knows why; how it ended is said after that
         why = f"{gettext(params['why'])} {found.text}" if params.get("why") else found.text
         return replace(found, text=gettext(params["title"]), hint=why)

@@ -78,7 +78,7 @@ def test_the_emptiest_card_is_taken_and_only_that_one_is_seen(stack: Stack) -> N
     assert "graph" in codes
 
     # the next one finds no room: one card is reserved, a stranger sits on the other
-    late = stack.deploy("late-gpu", "good", device="gpu", kv_cache_gib=None)
+    late = stack.deploy("late-gpu", "good", device="gpu", kv_cache_gib=None, options={"gpu_memory_utilization": 0.9})
     until(lambda: stack.state(late) == "queued" and late.reason, why="it waits and says why")
     reasons = {c["params"]["index"]: c["code"] for c in late.reason["params"]["candidates"]}
     assert reasons == {0: "gpu.used_by_others", 1: "gpu.reserved"}

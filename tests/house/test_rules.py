@@ -61,7 +61,7 @@ def test_pages_name_no_outside_address(kind: str) -> None:
 CODE = re.compile(r"^[a-z_]+(\.[a-z_0-9]+)?$")
 # Where codes for people are made, and which call makes them.
 MAKERS = {
-    "deployments/planner.py": ("Reason", "refuse"),
+    "deployments/planner": ("Reason", "refuse"),
     "deployments/engines": ("Reason", "_reason"),
     "deployments/steps.py": (),
     "panel/fleet/agent/guard.py": ("Refusal", "Refused", "refuse"),
