@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from deployments import events, preflight, probe
+from deployments import describing, events, preflight, probe
 from deployments.diagnosis import failure, phases
 from deployments.engines.base import EngineRefusal, masked_env
 from deployments.models import Deployment, Run
@@ -104,6 +104,21 @@ def _new_run(row: Deployment, check: preflight.Check) -> Run:
         detail=0 < row.detail_asked == row.restart_asked,
         cause=cause,
     )
+
+
+def describe(claim: Claim, row: Deployment) -> None:
+    """Have the host describe the model's file for the engine, or take what became of that."""
+    run = Run.objects.select_related("host", "runtime", "copy").defer("runtime__flags").get(pk=row.run_id)
+    folder, reason = describing.outcome(run)
+    if reason:
+        end_with(claim, row, State.FAILED, reason)
+        return
+    try:
+        with transaction.atomic():
+            _still_ours(claim, row)
+            describing.keep(run, {"folder": folder}) if folder else describing.order(run)
+    except fleet.HostGone as exc:
+        end_with(claim, row, State.FAILED, {"code": exc.code, "params": {"host": run.host_name}})
 
 
 def order(claim: Claim, row: Deployment) -> None:
@@ -276,6 +291,7 @@ def end_run(claim: Claim, row: Deployment, to: State) -> None:
             signal=status.get("signal"),
             command=status.get("argv") or run.command,
         )
+        describing.stop(run)  # it locks the host, as does the next: one order everywhere
         fleet.release(str(run.pk))
         changes = _retry(row, run, bool(ending and ending.curable)) if to == State.FAILED else {}
         if row.state != to:
@@ -290,6 +306,7 @@ def end_with(claim: Claim, row: Deployment, to: State, reason: dict[str, Any]) -
         Run.objects.filter(pk=row.run_id, ended_at=None).update(
             ended_at=timezone.now(), outcome="failed", reason=reason
         )
+        describing.stop(row.run)
         fleet.release(str(row.run_id))
         move(claim, row, to, reason)
     events.room_changed()

@@ -68,6 +68,10 @@ def nudge_on_commit(deployment_id: int) -> None:
 
 @receiver(signals.job_changed, dispatch_uid="deployments.job_changed")
 def on_job_changed(sender: Any, job_id: uuid.UUID, kind: str, state: str, log_grew: bool, **_: Any) -> None:
+    if kind == "sidecar" and not log_grew:
+        rows = Deployment.objects.filter(state="preparing", run__placement__sidecar__job=str(job_id))
+        for pk in rows.values_list("pk", flat=True):
+            nudge(pk)
     if kind != "engine":
         return
     rows = Deployment.objects.filter(run__job_id=job_id)

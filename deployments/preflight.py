@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from deployments import describing
 from deployments.engines.base import (
     EngineRefusal,
     Launch,
@@ -30,6 +31,7 @@ from panel.fleet.services import Share
 RUNTIMES_KEPT = 8  # engines whose flags a process remembers: some 300 kB each
 _known_runtimes: dict[tuple[int, datetime], RuntimeFacts] = {}
 _keeping = threading.Lock()
+UNMADE = "{description}"  # in a preview: the folder that the host makes before the start
 NO_KEY = "shown-as-name-only"  # a preview never holds a real key; command_preview prints its name
 
 
@@ -45,6 +47,7 @@ class Check:
     runtime: Runtime | None = None
     copy: Copy | None = None
     gpus: tuple[Gpu, ...] = ()
+    describes: bool = False  # the host has to describe the model's file for the engine before the start
 
     @property
     def ok(self) -> bool:
@@ -57,7 +60,8 @@ class Check:
     def facts(self) -> dict[str, Any]:
         """The placement as a run keeps it."""
         assert self.placement is not None
-        return {**self.placement.as_dict(), "gpus": [gpu.index for gpu in self.gpus]}
+        known: dict[str, Any] = {**self.placement.as_dict(), "gpus": [gpu.index for gpu in self.gpus]}
+        return {**known, describing.KEY: {}} if self.describes else known
 
     def preview(self) -> str:
         return command_preview(self.launch) if self.launch is not None else ""
@@ -77,8 +81,11 @@ def check(spec: DeploymentSpec, *, name: str) -> Check:
     copy = next(c for c in host.copies_here if c.pk == found.copy_id)
     gpus = tuple(g for uuid in found.gpu_uuids for g in host.gpus.all() if g.uuid == uuid)
     where: dict[str, Any] = {"placement": found, "host": host, "runtime": runtime, "copy": copy, "gpus": gpus}
+    needs = adapter_for(spec.engine).needs_sidecar(runtime_facts(runtime), {**artifact.facts, **copy.extra})
+    folder = (describing.known_folder(host.pk, copy.path) or UNMADE) if needs else ""
+    where |= {"describes": needs}
     try:
-        launch = _launch(spec, name, host, runtime, copy, found.as_dict(), NO_KEY, detail=False)
+        launch = _launch(spec, name, host, runtime, copy, found.as_dict(), NO_KEY, detail=False, sidecar=folder)
     except EngineRefusal as exc:
         return Check(**where, reason=refused(exc))
     return Check(**where, launch=launch)
@@ -87,7 +94,10 @@ def check(spec: DeploymentSpec, *, name: str) -> Check:
 def launch_of(spec: DeploymentSpec, run: Run, *, name: str, api_key: str) -> Launch:
     """The command of a run that was placed, by the same adapter. Raises EngineRefusal."""
     assert run.host is not None and run.runtime is not None and run.copy is not None
-    return _launch(spec, name, run.host, run.runtime, run.copy, run.placement, api_key, detail=run.detail)
+    sidecar = describing.folder_of(run.placement)
+    return _launch(
+        spec, name, run.host, run.runtime, run.copy, run.placement, api_key, detail=run.detail, sidecar=sidecar
+    )
 
 
 def _launch(
@@ -100,6 +110,7 @@ def _launch(
     key: str,
     *,
     detail: bool,
+    sidecar: str,
 ) -> Launch:
     return adapter_for(spec.engine).launch(
         LaunchContext(
@@ -113,6 +124,7 @@ def _launch(
             gpu_uuids=tuple(placement["gpu_uuids"]),
             utilisation=placement["utilisation"],
             kv_cache_gib=placement["kv_cache_gib"],
+            sidecar=sidecar,
             machine=host.facts.get("machine", "x86_64"),
             cpu_flags=frozenset(host.facts.get("cpu_flags", [])),
             allow_remote_code=code_at_start.may_run(copy),

@@ -12,10 +12,11 @@ from django.conf import settings
 from django.db.models import F, Q
 from django.utils import timezone
 
-from deployments import acts, events, moves
+from deployments import acts, describing, events, moves
 from deployments.models import Deployment, Run
 from deployments.states import Desired, State
 from deployments.steps import (
+    Describe,
     EndRun,
     JobView,
     Move,
@@ -130,7 +131,14 @@ def _run_view(row: Deployment, run: Run, start_asked: bool, now: datetime) -> Ru
         probe=probe,
         probe_due_s=due,
         job=_job_view(run, now) if run.job is not None else None,
+        sidecar=_sidecar(run, now) if row.state == State.PREPARING and run.job is None else "",
     )
+
+
+def _sidecar(run: Run, now: datetime) -> str:
+    if not describing.wanted(run):
+        return ""
+    return "moving" if describing.is_moving(run, now) else "due"
 
 
 def _job_view(run: Run, now: datetime) -> JobView:
@@ -172,6 +180,8 @@ def do(claim: Claim, row: Deployment, step: Step) -> bool:
             return _move(claim, row, step)
         case Place():
             acts.place(claim, row)
+        case Describe():
+            acts.describe(claim, row)
         case Order():
             acts.order(claim, row)
         case ReadLog():

@@ -14,6 +14,7 @@ from deployments.states import DEADLINES, LIVE, RESTING, Desired, State
 LOG_WAIT_S = 5.0  # how long an end waits for the rest of its log
 HOST_RESTARTED = "host_restarted"  # the host's word for what a restart of its machine ended
 NO_CONTACT = {"code": "lost.no_contact", "params": {}}
+DESCRIBING = {"code": "preparing.sidecar", "params": {}}
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class RunView:
     probe: str = "idle"  # idle, asked, answered, failed
     probe_due_s: float = 0.0  # seconds until the question may be asked (again)
     job: JobView | None = None
+    sidecar: str = ""  # the description of a GGUF file: "" there or not needed, moving on the host, due to be looked at
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,11 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Describe:
+    """Have the host describe the model's file for the engine, or take what became of that."""
+
+
+@dataclass(frozen=True)
 class Order:
     """Order the job on the host."""
 
@@ -114,7 +121,7 @@ class EndRun:
     to: State
 
 
-Step = Wait | Move | Place | Order | ReadLog | Probe | StopRun | EndRun
+Step = Wait | Move | Place | Describe | Order | ReadLog | Probe | StopRun | EndRun
 
 
 def decide(s: Situation) -> Step:
@@ -176,7 +183,11 @@ def _placing(s: Situation) -> Step:
 
 
 def _preparing(s: Situation) -> Step:
-    return Move(State.FAILED, _over(s.state)) if _overdue(s) else Order()
+    if _overdue(s):
+        return Move(State.FAILED, _over(s.state))
+    if s.run is not None and s.run.sidecar == "moving":
+        return Wait(_sooner(s.deadline_in_s, 5.0), reason=DESCRIBING)
+    return Describe() if s.run is not None and s.run.sidecar else Order()
 
 
 def _overdue(s: Situation) -> bool:

@@ -124,3 +124,4 @@ class ScannedRoot(TimeStamped):
 
 
 from models_catalog.downloads.models import Download, HubAccess  # noqa: E402, F401  (Django finds rows here)
+from models_catalog.sidecars.models import Conversion  # noqa: E402, F401

@@ -92,6 +92,7 @@ class LaunchContext:
     cpu_flags: frozenset[str] = frozenset()
     allow_remote_code: bool = False
     detail: bool = False  # the engine writes all it can into its log
+    sidecar: str = ""  # the folder that describes a GGUF file, where the engine needs one
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,9 @@ class Adapter(Protocol):
 
     def runtime_reasons(self, runtime: RuntimeFacts, model_facts: Mapping[str, Any], device: str) -> list[Reason]:
         """Why this runtime cannot serve this model on this device (gpu or cpu); empty when it can."""
+
+    def needs_sidecar(self, runtime: RuntimeFacts, model_facts: Mapping[str, Any]) -> bool:
+        """Whether a folder that describes the model's file has to be made before the start."""
 
     def launch(self, context: LaunchContext) -> Launch:
         """The command. Raises EngineRefusal."""

@@ -1,6 +1,7 @@
 """The vLLM adapter, for `vllm serve` of 0.6 and later. Pure.
 
-Known of it: the model is the positional argument; a GGUF is the file, never the folder, and needs a plugin from 0.26;
+Known of it: the model is the positional argument; a GGUF is the file, never the folder, and needs a plugin from 0.26,
+which takes configuration and tokenizer from a folder (--hf-config-path, --tokenizer; seen with 0.32 and plugin 0.0.5);
 the key goes by VLLM_API_KEY, since argv is public on the host; without VLLM_TARGET_DEVICE=cpu a CPU build may pick no
 platform and load kernels that kill it with SIGILL.
 """
@@ -48,6 +49,11 @@ class VLLM:
             if runtime.device == "cpu":  # it starts, then dies at the first question: its kernels need CUDA
                 return [Reason("gguf.no_cpu_kernels", facts)]
         return []
+
+    def needs_sidecar(self, runtime: RuntimeFacts, model_facts: Mapping[str, Any]) -> bool:
+        """A GGUF file that lies alone, for a vLLM that reads it through the plugin."""
+        lone = model_facts.get("format") == "gguf" and not model_facts.get("config_beside")
+        return lone and version_key(runtime.version)[:2] >= GGUF_PLUGIN_SINCE
 
     def launch(self, context: LaunchContext) -> Launch:
         """The command. Raises EngineRefusal with all reasons at once."""
@@ -152,6 +158,8 @@ def _add_own(values: arguments.Values, context: LaunchContext, *, on_gpu: bool) 
         own["max_model_len"] = "auto"  # the longest context that fits, up to the model's own
     if context.model_facts.get("format") == "gguf" and context.model_facts.get("config_beside"):
         own["tokenizer"] = context.model_path.rpartition("/")[0]
+    elif context.sidecar:
+        own |= {"tokenizer": context.sidecar, "hf_config_path": context.sidecar}
     if context.allow_remote_code:
         own["trust_remote_code"] = True
     for name, value in own.items():
@@ -177,6 +185,7 @@ def _chosen(name: str, value: Any) -> list[Reason]:
         "max_model_len": "chosen.longest_context",
         "dtype": "chosen.dtype_for_amx",
         "enforce_eager": "chosen.no_compiling",
+        "hf_config_path": "chosen.sidecar",
     }
     return [Reason(codes[name], {"value": value}, name)] if name in codes else []
 
@@ -185,7 +194,8 @@ def _without_schema(context: LaunchContext, *, on_gpu: bool) -> list[str]:
     """The few flags that every release has, for a runtime whose parser could not be read."""
     if not on_gpu:
         return ["--max-num-seqs", str(CPU_MAX_SEQS)]
-    words = ["--gpu-memory-utilization", str(math.floor(context.utilisation * 1000) / 1000)]
+    described = ["--tokenizer", context.sidecar, "--hf-config-path", context.sidecar] if context.sidecar else []
+    words = [*described, "--gpu-memory-utilization", str(math.floor(context.utilisation * 1000) / 1000)]
     if len(context.gpu_uuids) > 1:
         words += ["--tensor-parallel-size", str(len(context.gpu_uuids))]
     return words
