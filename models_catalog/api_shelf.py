@@ -152,5 +152,5 @@ def delete_copy(request: HttpRequest, copy_id: int, asked: Query[DeletionFilter]
     summary=_("Download the damaged files of a copy again"),
 )
 def repair_copy(request: HttpRequest, copy_id: int) -> Any:
-    repairs.repair(queries.copy(copy_id), actor=request.auth)
-    return Status(202, {"ordered": True})
+    made = repairs.repair(queries.copy(copy_id), actor=request.auth)
+    return Status(202, {"ordered": True, "download": getattr(made, "pk", None)})

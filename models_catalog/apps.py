@@ -13,4 +13,4 @@ class ModelsCatalogConfig(AppConfig):
         from models_catalog.downloads import events as downloads  # noqa: F401
         from models_catalog.downloads import origins, services
 
-        repairs.register(origins.known, services.repair)
+        repairs.register(origins.known, services.repair, origins.running)

@@ -118,6 +118,7 @@ def _copy(copy: Copy, outlook: Outlook | None, offer: Offer | None, told: set[st
         "failed": wording.of_deletion(copy.delete_refusal) if copy.delete_refusal else None,
         "outlook": outlook,
         "repair": repair_word(offer) if offer is not None else "",
+        "repairing": offer.page if offer is not None else "",
     }
 
 

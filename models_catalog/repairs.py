@@ -1,7 +1,7 @@
 """Fetching the damaged files of a copy once more. Whoever downloads models registers here; else nothing is offered."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
@@ -32,27 +32,38 @@ CURABLE = frozenset(
 
 @dataclass(frozen=True)
 class Offer:
-    """What a repair would fetch: so many of the model's weight files. 0 of 0: it is not known before."""
+    """What a repair would fetch: so many of the model's weight files. 0 of 0: it is not known before.
+
+    `page`: of the download that is at work on these files already; then there is nothing to order.
+    """
 
     bad: int
     whole: int
+    page: str = ""
 
 
 Known = Callable[[list[Copy]], set[int]]
 Repair = Callable[..., Any]
-_fetcher: list[tuple[Known, Repair]] = []
+Running = Callable[[list[Copy]], dict[int, str]]
+_fetcher: list[tuple[Known, Repair, Running]] = []
 
 
-def register(known: Known, repair: Repair) -> None:
-    """`known` gets copies and returns ids of those whose source it knows; `repair(copy, actor=…)` orders the fetch."""
-    _fetcher[:] = [(known, repair)]
+def register(known: Known, repair: Repair, running: Running = lambda copies: {}) -> None:
+    """`known` gets copies and returns ids of those whose source it knows; `repair(copy, actor=…)` orders the fetch.
+
+    `running` returns by copy the page of the download that is at work on it.
+    """
+    _fetcher[:] = [(known, repair, running)]
 
 
 def offers(copies: Iterable[Copy]) -> dict[int, Offer]:
     """By copy: what could be fetched again. Only copies that are there and have a problem that this would end."""
     sick = [copy for copy in copies if copy.present and copy.delete_job_id is None and _curable(copy)]
-    known = _fetcher[0][0](sick) if _fetcher and sick else set()
-    return {copy.pk: _offer(copy) for copy in sick if copy.pk in known}
+    if not (_fetcher and sick):
+        return {}
+    known, _repair, running = _fetcher[0]
+    found, moving = known(sick), running(sick)
+    return {copy.pk: replace(_offer(copy), page=moving.get(copy.pk, "")) for copy in sick if copy.pk in found}
 
 
 def _curable(copy: Copy) -> bool:
@@ -73,7 +84,7 @@ def _offer(copy: Copy) -> Offer:
 
 
 def repair(copy: Copy, *, actor: Any) -> Any:
-    """Order it. Raises Conflict when nobody knows where the files come from."""
+    """Order it and return what the fetcher made of it. Raises Conflict when nobody knows the files' source."""
     if copy.pk not in offers([copy]):
         raise Conflict(
             "repair.unknown_source",

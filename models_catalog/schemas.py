@@ -169,6 +169,7 @@ class DeletionOut(Schema):
 
 class RepairOut(Schema):
     ordered: bool
+    download: uuid.UUID | None = Field(description=_("The download that fetches the files."))
 
 
 class ModelFilter(Paging):

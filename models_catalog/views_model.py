@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from models_catalog import contexts_model, deleting, queries, repairs, shelf
 from models_catalog.forms import AboutForm
-from models_catalog.models import CatalogModel
+from models_catalog.models import CatalogModel, Download
 from models_catalog.views import rights
 from panel.accounts.guard import right
 from panel.core.errors import Conflict, Invalid
@@ -109,9 +109,11 @@ def repair(request: HttpRequest, pk: int) -> HttpResponse:
     """Fetch the damaged files of a copy once more."""
     row = queries.copy(pk)
     try:
-        repairs.repair(row, actor=request.actor)
+        made = repairs.repair(row, actor=request.actor)
     except Conflict as exc:
         messages.error(request, f"{exc.text} {exc.hint_text}")
     else:
         messages.info(request, _("The damaged files are being downloaded again to %(host)s.") % {"host": row.host.name})
+        if isinstance(made, Download):
+            return go(request, reverse("download", args=[made.pk]))
     return go(request, reverse("model", args=[row.artifact.model_id]))

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from datetime import timedelta
 
+from django.urls import reverse
 from django.utils import timezone
 
 from models_catalog.downloads import hubs
-from models_catalog.downloads.models import Download, Source, State
+from models_catalog.downloads.models import ACTIVE, Download, Source, State
 from models_catalog.models import Copy
 from models_catalog.shelf import came_by
 from panel.fleet.models import Host
@@ -24,6 +25,12 @@ def of(copy: Copy) -> Download | None:
 def known(copies: list[Copy]) -> set[int]:
     """The copies, by id, that came by a download; in one query."""
     return set(_found(copies))
+
+
+def running(copies: list[Copy]) -> dict[int, str]:
+    """By copy, the page of the download that is at work on its files now; in one query."""
+    found = _found(copies)
+    return {pk: reverse("download", args=[row.pk]) for pk, row in found.items() if row.state in ACTIVE}
 
 
 def _found(copies: Iterable[Copy]) -> dict[int, Download]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from models_catalog import fits
 from models_catalog.inspect.scan import scan_roots
-from models_catalog.models import CatalogModel, Copy
+from models_catalog.models import Artifact, CatalogModel, Copy
 from models_catalog.services import record_scan
 from panel.fleet.models import Gpu, Host, Runtime
 from tests.browser.cases import case
@@ -50,6 +50,9 @@ def _shelf() -> None:
     builders.ready(row, builders.make_run(row, Copy.objects.filter(artifact__model=model)[0]))
 
 
+LONG = "0-Org/" + "A-name-of-two-hundred-characters-" * 5 + "that-ends"
+
+
 def _page_of(name: str) -> str:
     _shelf()
     return f"/models/{CatalogModel.objects.get(name=name).pk}/"
@@ -64,7 +67,45 @@ def models() -> str:
 @case("models-viewer", role="viewer")
 def models_viewer() -> str:
     _shelf()
-    return "/models/"
+    return "/models/?format=hf&tag=chat&size=4"
+
+
+@case("models-many")
+def models_many() -> str:
+    """A thousand models, with the longest names, tags, paths and hosts that fit into a row."""
+    host = Host.objects.create(name="a-host-with-a-very-long-name-" + "x" * 30, token_hash="atlas", facts={})
+    facts = {
+        "format": "hf",
+        "tasks": ["generate"],
+        "parameters": 8_190_735_360,
+        "context_length": 40960,
+        "experts": 128,
+    }
+    models = CatalogModel.objects.bulk_create(CatalogModel(name=f"model-{n:04d}") for n in range(1000))
+    models[0].name, models[0].tags = LONG, ["a tag of forty characters, no less: 40." for _ in range(1)]
+    models[1].name, models[1].tags = "千问" * 40, [f"标签{n}" for n in range(20)]
+    models[2].name = "0-a name with spaces " * 9
+    CatalogModel.objects.bulk_update(models[:3], ["name", "tags"])
+    artifacts = Artifact.objects.bulk_create(
+        Artifact(model=m, format="hf", label="bfloat16", fingerprint=str(m.pk), size_bytes=17 << 30, facts=facts)
+        for m in models
+    )
+    artifacts[0].label = "compressed-tensors-with-a-long-name-" * 5
+    artifacts[0].save()
+    Copy.objects.bulk_create(
+        Copy(artifact=a, host=host, path=f"/data/{a.model.name}", extra={"own_bytes": 17 << 30}) for a in artifacts
+    )
+    copy = Copy.objects.get(artifact=artifacts[0])
+    Copy.objects.create(artifact=artifacts[0], host=host, path="/backup" + "/a-long-part" * 40)
+    for n in range(4):
+        builders.make_deployment(copy, f"a-deployment-whose-name-is-as-long-as-it-may-be-{n}"[:60])
+    return "/models/?sort=name"
+
+
+@case("model-long-names")
+def model_long_names() -> str:
+    models_many()
+    return f"/models/{CatalogModel.objects.get(name=LONG).pk}/"
 
 
 @case("models-empty", role="operator")
@@ -86,16 +127,53 @@ def model() -> str:
 
 @case("model-unusable", role="operator")
 def model_unusable() -> str:
-    return _page_of("org/broken-off-download")
+    return damaged()
+
+
+def damaged() -> str:
+    """One of four weight files is too short, and the panel knows where it came from."""
+    _shelf()
+    host = Host.objects.get(name="atlas")
+    made = builders.make_download(host, state="done", name="Tiny-1B-Instruct", folder="/models")
+    copy = builders.make_copy(host, usable=False, problems=[
+        {"code": "truncated", "params": {"file": "model-2.safetensors", "size": 900 << 20, "expected": 1 << 30}}
+    ])  # fmt: skip
+    files = [{"name": f"model-{n}.safetensors", "size": 1 << 30, "kind": "weights"} for n in range(1, 5)]
+    copy.artifact.facts = {**copy.artifact.facts, "files": files}
+    copy.artifact.save()
+    assert made.repo in copy.path or made.name in copy.path
+    return f"/models/{copy.artifact.model_id}/"
 
 
 @case("model-own-code")
 def model_own_code() -> str:
-    return _page_of("own-code")
+    """Its code changed, and an engine would take more of it from elsewhere."""
+    where = _page_of("own-code")
+    model = CatalogModel.objects.get(name="own-code")
+    model.code_withdrawn = ["modeling.py", "configuration_of_a_model_with_a_long_name.py"]
+    model.save()
+    artifact = model.artifacts.all()[0]
+    artifact.facts = {**artifact.facts, "code_elsewhere": ["org/code-of-a-model-with-a-very-long-name"]}
+    artifact.save()
+    return where
 
 
 @case("model-delete")
 def model_delete() -> str:
+    """The last copy of a model that stopped deployments name."""
+    return last_copy()
+
+
+def last_copy() -> str:
+    host = Host.objects.create(name="atlas", token_hash="atlas", facts={"model_roots": ["/models"]})
+    copy = builders.make_copy(host)
+    builders.make_deployment(copy)
+    builders.make_deployment(copy, "reports-in-the-night")
+    return f"/models/copies/{copy.pk}/delete"
+
+
+@case("model-delete-running")
+def model_delete_running() -> str:
     _shelf()
     return f"/models/copies/{Copy.objects.filter(artifact__model__name='SmolLM2-135M-Instruct')[0].pk}/delete"
 
@@ -105,9 +183,3 @@ def model_template() -> str:
     _shelf()
     artifact = CatalogModel.objects.get(name="SmolLM2-135M-Instruct").artifacts.all()[0]
     return f"/models/forms/{artifact.pk}/template"
-
-
-@case("models-filtered")
-def models_filtered() -> str:
-    _shelf()
-    return "/models/?format=hf&tag=chat&size=4"
