@@ -125,12 +125,15 @@ def row(model: CatalogModel, runtimes: Sequence[Runtime], used: Mapping[int, lis
     parts += [", ".join(dict.fromkeys(form.title for form in shown))]
     hosts = dict.fromkeys(copy.host.name for form in shown for copy in form.copies)
     users = {use.text: use for form in forms for use in used.get(form.artifact.pk, [])}
+    usable = any(copy.usable for copy in best.copies)
     return {
         "model": model,
         "sub": " · ".join(part for part in parts if part),
-        "badge": best.badge,
+        **dict(zip(("kind", "word"), best.badge, strict=True)),
         "why": best.reasons[0] if best.reasons else None,
-        "fits": fits_word(best.artifact.fits) if any(copy.usable for copy in best.copies) else ("", "", ""),
+        **dict(
+            zip(("fits_kind", "fits_word", "fits_on"), fits_word(best.artifact.fits if usable else {}), strict=True)
+        ),
         "size": size(sum(form.artifact.size_bytes for form in shown)),
         "hosts": ", ".join(hosts),
         "uses": list(users.values())[:2],

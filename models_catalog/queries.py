@@ -22,6 +22,7 @@ SIZES = {"4": (0, 4), "16": (4, 16), "64": (16, 64), "more": (64, 1 << 20)}  # G
 TASKS = ("generate", "embed", "score")
 FORMATS = ("hf", "gguf")
 MAX_WORDS = 5
+UNSHOWN = ("host__facts", "host__door", "host__told", "host__model_roots")  # long, and on no page of models
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,8 @@ def copy(pk: int) -> Copy:
 
 
 def _whole() -> list[Any]:
-    copies = Copy.objects.select_related("host").order_by("host__name", "path")
-    artifacts = Artifact.objects.select_related("model").prefetch_related(Prefetch("copies", copies))
+    copies = Copy.objects.select_related("host").defer(*UNSHOWN).order_by("host__name", "path")
+    artifacts = Artifact.objects.prefetch_related(Prefetch("copies", copies))  # that of a model knows its model
     return [Prefetch("artifacts", artifacts)]
 
 
@@ -147,7 +148,7 @@ def one(pk: int) -> CatalogModel:
 def engines() -> list[Runtime]:
     """The engines that are there and work, on all hosts; without the long schemas of their parsers."""
     rows = Runtime.objects.filter(present=True, refusal__isnull=True).select_related("host")
-    return list(rows.defer("flags"))
+    return list(rows.defer("flags", *UNSHOWN))
 
 
 def any_model() -> bool:
