@@ -16,4 +16,4 @@ class DeploymentsConfig(AppConfig):
         register(labels.of_jobs)
         reach.register(names)
         runtime_users.register(runtime_use.of_runtimes)
-        model_uses.register(model_use.of_artifacts, model_use.ever_used)
+        model_uses.register(model_use.of_artifacts, model_use.few, model_use.ever_used)

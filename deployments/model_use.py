@@ -4,6 +4,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
+from django.db import connection
 from django.db.models import BigIntegerField
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast
@@ -12,6 +13,7 @@ from django.urls import reverse
 from deployments.models import Deployment, Revision, Run
 from deployments.states import State
 from deployments.wording import BADGES
+from models_catalog.models import Copy
 from models_catalog.uses import Use
 
 ORDER = {"running": 0, "chosen": 1, "last": 2}
@@ -72,6 +74,37 @@ def _detail(row: Deployment) -> dict[str, Any]:
         "by": row.created_by,
         "at": row.created_at,
     }
+
+
+# Both kinds of use, each deployment once per artifact; the database ranks and counts, so that few rows come.
+_FEW = f"""
+SELECT artifact, id, name, gone, kind, n FROM (
+  SELECT artifact, d.id, d.name, d.deleted_at IS NOT NULL AS gone, kind, count(*) OVER (PARTITION BY artifact) AS n,
+         row_number() OVER (PARTITION BY artifact ORDER BY kind DESC, d.name) AS place
+  FROM (
+    SELECT artifact, deployment, max(kind) AS kind FROM (
+      SELECT c.artifact_id AS artifact, r.deployment_id AS deployment, 'running' AS kind
+      FROM {Run._meta.db_table} r JOIN {Copy._meta.db_table} c ON c.id = r.copy_id
+      WHERE r.ended_at IS NULL AND c.artifact_id = ANY(%(ids)s)
+      UNION ALL
+      SELECT (v.spec ->> 'artifact_id')::bigint, d.id, 'chosen'
+      FROM {Deployment._meta.db_table} d JOIN {Revision._meta.db_table} v ON v.id = d.revision_id
+      WHERE d.deleted_at IS NULL AND v.spec -> 'artifact_id' = ANY(%(numbers)s::jsonb[])
+    ) every GROUP BY artifact, deployment
+  ) once JOIN {Deployment._meta.db_table} d ON d.id = once.deployment
+) ranked WHERE place <= %(most)s ORDER BY artifact, place
+"""
+
+
+def few(artifact_ids: list[int], most: int) -> dict[int, tuple[list[Use], int]]:
+    """The first `most` uses of each artifact, in the order of `of_artifacts`, and how many there are. One query."""
+    found: dict[int, tuple[list[Use], int]] = {}
+    with connection.cursor() as cursor:
+        cursor.execute(_FEW, {"ids": artifact_ids, "numbers": [str(pk) for pk in artifact_ids], "most": most})
+        for artifact, pk, name, gone, kind, count in cursor.fetchall():
+            url = "" if gone else reverse("deployment", args=[pk])
+            found.setdefault(artifact, ([], count))[0].append(Use(name, kind, url))
+    return found
 
 
 def ever_used() -> set[int]:

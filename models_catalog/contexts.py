@@ -15,6 +15,7 @@ from panel.core.numbers import NBSP, ngroup, size
 from panel.core.wording import Words
 from panel.fleet.models import Runtime
 
+USES_SHOWN = 2  # on a line of the list
 FORMATS = {"hf": "Hugging Face", "gguf": "GGUF"}
 
 
@@ -112,8 +113,8 @@ def short_name(name: str) -> str:
     return name.removeprefix("NVIDIA ").removeprefix("GeForce ") or name
 
 
-def row(model: CatalogModel, runtimes: Sequence[Runtime], used: Mapping[int, list[Use]]) -> dict[str, Any]:
-    """One line of the list."""
+def row(model: CatalogModel, runtimes: Sequence[Runtime], used: Mapping[int, tuple[list[Use], int]]) -> dict[str, Any]:
+    """One line of the list; `used` is what uses.few says."""
     forms = forms_of(model, runtimes)
     shown = [form for form in forms if form.copies] or forms
     best = shown[0]
@@ -124,7 +125,8 @@ def row(model: CatalogModel, runtimes: Sequence[Runtime], used: Mapping[int, lis
         parts.append(_("%(n)s context") % {"n": tokens(best.facts.context_length)})
     parts += [", ".join(dict.fromkeys(form.title for form in shown))]
     hosts = dict.fromkeys(copy.host.name for form in shown for copy in form.copies)
-    users = {use.text: use for form in forms for use in used.get(form.artifact.pk, [])}
+    found = [used.get(form.artifact.pk, ([], 0)) for form in forms]
+    users = list({use.text: use for some, _count in found for use in some}.values())[:USES_SHOWN]
     usable = any(copy.usable for copy in best.copies)
     return {
         "model": model,
@@ -136,8 +138,8 @@ def row(model: CatalogModel, runtimes: Sequence[Runtime], used: Mapping[int, lis
         ),
         "size": size(sum(form.artifact.size_bytes for form in shown)),
         "hosts": ", ".join(hosts),
-        "uses": list(users.values())[:2],
-        "more_uses": max(0, len(users) - 2),
+        "uses": users,
+        "more_uses": sum(count for _some, count in found) - len(users),
         "deploy": best.artifact.pk if best.deployable else None,
     }
 
@@ -145,7 +147,7 @@ def row(model: CatalogModel, runtimes: Sequence[Runtime], used: Mapping[int, lis
 def rows(models: Iterable[CatalogModel]) -> list[dict[str, Any]]:
     found = list(models)
     runtimes = queries.engines()
-    used = uses.of(artifact.pk for model in found for artifact in model.artifacts.all())
+    used = uses.few((artifact.pk for model in found for artifact in model.artifacts.all()), USES_SHOWN)
     return [row(model, runtimes, used) for model in found]
 
 

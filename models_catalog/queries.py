@@ -22,7 +22,7 @@ SIZES = {"4": (0, 4), "16": (4, 16), "64": (16, 64), "more": (64, 1 << 20)}  # G
 TASKS = ("generate", "embed", "score")
 FORMATS = ("hf", "gguf")
 MAX_WORDS = 5
-UNSHOWN = ("host__facts", "host__door", "host__told", "host__model_roots")  # long, and on no page of models
+OF_HOST = ("host__name", "host__is_local", "host__lost_at")  # what pages of models say of a host
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,8 @@ def copy(pk: int) -> Copy:
 
 
 def _whole() -> list[Any]:
-    copies = Copy.objects.select_related("host").defer(*UNSHOWN).order_by("host__name", "path")
+    own = [field.name for field in Copy._meta.concrete_fields]
+    copies = Copy.objects.select_related("host").only(*own, *OF_HOST).order_by("host__name", "path")
     artifacts = Artifact.objects.prefetch_related(Prefetch("copies", copies))  # that of a model knows its model
     return [Prefetch("artifacts", artifacts)]
 
@@ -148,7 +149,8 @@ def one(pk: int) -> CatalogModel:
 def engines() -> list[Runtime]:
     """The engines that are there and work, on all hosts; without the long schemas of their parsers."""
     rows = Runtime.objects.filter(present=True, refusal__isnull=True).select_related("host")
-    return list(rows.defer("flags", *UNSHOWN))
+    own = [field.name for field in Runtime._meta.concrete_fields if field.name != "flags"]
+    return list(rows.only(*own, *OF_HOST))
 
 
 def any_model() -> bool:

@@ -71,3 +71,17 @@ def test_the_number_of_queries_does_not_grow(detailed: int, most: int) -> None:
     ) as asked:
         model_use.of_artifacts(ids, detailed)
     assert len(asked) <= most
+
+
+def test_a_list_gets_the_first_ones_and_how_many_there_are() -> None:
+    copy = builders.make_copy(builders.make_host())
+    for name in ("c", "a", "b"):
+        builders.make_deployment(copy, name)
+    builders.make_run(builders.make_deployment(copy, "z", state="ready"), copy)
+    ids = [copy.artifact_id]
+    some, count = model_use.few(ids, 2)[copy.artifact_id]
+    assert (names(some), count) == ([("z", "running"), ("a", "chosen")], 4)
+    every, count = model_use.few(ids, 9)[copy.artifact_id]
+    assert names(every) == names(model_use.of_artifacts(ids)[copy.artifact_id]) and count == 4
+    assert [use.url for use in every] == [use.url for use in model_use.of_artifacts(ids)[copy.artifact_id]]
+    assert model_use.few([copy.artifact_id + 1], 2) == {}
