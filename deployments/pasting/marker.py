@@ -1,0 +1,81 @@
+"""The comment that an exported command carries: what Berth chose in it, and what no flag can say. Pure.
+
+A shell takes it for a comment. Where it stands, reading the command again gives the settings that it was made of; the
+settings themselves are read from the command, so that what a person has changed in it counts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deployments.pasting.draft import Draft
+
+SIGN = "berth: "
+LONGEST = 8_000
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
+
+
+def line(values: Mapping[str, Any]) -> str:
+    """The comment, without its sign of a comment."""
+    return SIGN + json.dumps(values, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+
+
+def read(comments: Iterable[str]) -> dict[str, Any]:
+    """What the first such comment says; empty where there is none, or where it cannot be read."""
+    for text in comments:
+        if text.startswith(SIGN) and len(text) < LONGEST:
+            try:
+                value = json.loads(text.removeprefix(SIGN))
+            except (ValueError, RecursionError):
+                return {}
+            return value if isinstance(value, dict) and value.get("v") == 1 else {}
+    return {}
+
+
+def apply(draft: Draft, marker: Mapping[str, Any]) -> None:
+    """Take what Berth had chosen out of the draft again, and put in what the command could not say."""
+    if not marker:
+        return
+    added = marker.get("added")
+    for name, value in added.items() if isinstance(added, dict) else ():
+        for values in (draft.options, draft.more):
+            if name in values and values[name] == value:
+                del values[name]
+    names = marker.get("env")
+    for name in names if isinstance(names, list) else ():
+        if isinstance(name, str) and _NAME.fullmatch(name):
+            draft.env.pop(name, None)
+            if name == "VLLM_CPU_KVCACHE_SPACE":
+                draft.kv_cache_gib = None
+    if marker.get("device") in ("auto", "gpu", "cpu"):
+        draft.device = marker["device"]
+    if marker.get("task") in ("generate", "embed", "score"):
+        draft.task = marker["task"]
+    if marker.get("gpus") == "any":
+        draft.gpus = []
+    _rest(draft, marker)
+    told = ("paste.own", "paste.taken", "paste.secret", "paste.env_file", "paste.model_variable", "paste.usual")
+    remote = ("paste.remote_code",) if isinstance(added, dict) and added.get("trust_remote_code") is True else ()
+    draft.findings = [finding for finding in draft.findings if finding.code not in (*told, *remote)]
+    draft.tell("note", "paste.exported", "taken")
+
+
+def _rest(draft: Draft, marker: Mapping[str, Any]) -> None:
+    restart = marker.get("restart")
+    if isinstance(restart, dict):
+        policy, most = restart.get("policy"), restart.get("max_attempts")
+        draft.restart = {"policy": policy} if policy in ("never", "on_failure") else {}
+        if isinstance(most, int) and not isinstance(most, bool) and 1 <= most <= 5:
+            draft.restart["max_attempts"] = most
+    for name, low, high in (("grace_s", 0, 600), ("start_deadline_s", 5, 86_400)):
+        value = marker.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
+            setattr(draft, name, float(value))
+    for name, place in (("host", "host"), ("runtime", "chosen")):
+        text = marker.get(name)
+        if isinstance(text, str) and len(text) < 600:
+            setattr(draft, place, text)
