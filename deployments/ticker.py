@@ -15,6 +15,7 @@ from deployments import reconcile
 from deployments.reconcile import sweep
 from models_catalog.downloads import outcomes as downloads
 from models_catalog.events import sweep_scans
+from models_catalog.sidecars import outcomes as conversions
 from panel.audit import months
 from panel.core import idempotency
 from panel.core.clock import Clock
@@ -98,5 +99,6 @@ def tick() -> None:
     sweep()
     sweep_scans()
     downloads.sweep()
+    conversions.sweep()
     idempotency.sweep_sometimes()
     runtime_outcomes.sweep()

@@ -12,5 +12,6 @@ class ModelsCatalogConfig(AppConfig):
         )
         from models_catalog.downloads import events as downloads  # noqa: F401
         from models_catalog.downloads import origins, services
+        from models_catalog.sidecars import events as sidecars  # noqa: F401
 
         repairs.register(origins.known, services.repair, origins.running)

@@ -14,6 +14,7 @@ from models_catalog.estimate.words import say
 from models_catalog.facts import ModelFacts
 from models_catalog.models import Artifact, CatalogModel, Copy
 from models_catalog.repairs import Offer
+from models_catalog.sidecars.contexts import ways
 from panel.core.numbers import ngroup, size
 from panel.fleet.models import Runtime
 from panel.fleet.wording import engine as engine_name
@@ -77,6 +78,7 @@ def about(model: CatalogModel, forms: Sequence[Form]) -> dict[str, Any]:
         "source": word,
         "how": came.get("how", ""),
         "host": came.get("host", ""),
+        "made_of": (came.get("model"), came.get("place", "")) if came.get("how") == "converted" else None,
         "place": {"hf-cache": _("the Hugging Face cache"), "ollama": "Ollama", "lmstudio": "LM Studio"}.get(
             came.get("place", ""), ""
         ),
@@ -105,7 +107,8 @@ def _form(
         "copies": [
             _copy(copy, outlooks.get(copy.pk), offers.get(copy.pk), told) for copy in [*form.copies, *form.gone]
         ],
-        "engines": _engines(form, runtimes) if form.copies else [],
+        "engines": (engines := _engines(form, runtimes) if form.copies else []),
+        "ways": [] if any(not one["reasons"] for one in engines) else ways(form.artifact, form.copies, runtimes),
         "files": form.facts.files,
         "more_files": form.facts.file_count - len(form.facts.files),
     }

@@ -31,10 +31,6 @@ def obstacles(artifact: Artifact, copies: Iterable[Copy], runtimes: Iterable[Run
 
 
 def _engine_reasons(artifact: Artifact, copies: list[Copy], runtimes: list[Runtime]) -> list[dict[str, Any]]:
-    if artifact.format == "gguf":
-        copies = [copy for copy in copies if copy.extra.get("config_beside")]
-        if not copies:
-            return [{"code": "gguf_needs_config", "params": {}}]
     hosts = {copy.host_id: copy.host.name for copy in copies}
     here = [runtime for runtime in runtimes if runtime.host_id in hosts and runtime.engine == "vllm"]
     params = {"hosts": sorted(hosts.values())}
@@ -46,7 +42,7 @@ def _engine_reasons(artifact: Artifact, copies: list[Copy], runtimes: list[Runti
 
 
 def reads_gguf(runtime: Runtime) -> bool:
-    """vLLM serves GGUF files through a plugin whose kernels need a GPU."""
+    """vLLM serves GGUF files through a plugin whose kernels need a GPU; what else it needs is made at the start."""
     return runtime.device != "cpu" and any("gguf" in str(plugin).lower() for plugin in runtime.plugins)
 
 
@@ -74,7 +70,4 @@ def _engine_verdict(artifact: Artifact, copies: list[Copy], runtime: Runtime) ->
         return []
     if runtime.device == "cpu":
         return [{"code": "gguf_needs_gpu", "params": {}}]
-    if not reads_gguf(runtime):
-        return [{"code": "gguf_no_plugin", "params": {}}]
-    beside = any(copy.extra.get("config_beside") for copy in copies if copy.usable)
-    return [] if beside else [{"code": "gguf_needs_config", "params": {}}]
+    return [] if reads_gguf(runtime) else [{"code": "gguf_no_plugin", "params": {}}]

@@ -5,6 +5,7 @@ import logging
 from celery import shared_task
 
 from models_catalog.downloads import tasks as downloads  # noqa: F401  (Celery finds a room's tasks here)
+from models_catalog.sidecars import tasks as sidecars  # noqa: F401
 
 log = logging.getLogger(__name__)
 
@@ -13,6 +14,7 @@ log = logging.getLogger(__name__)
 def take_scan(job_id: str) -> None:
     from models_catalog import code_at_start, deleting, events, services
     from models_catalog.downloads import origins
+    from models_catalog.sidecars import outcomes as conversions
     from panel.fleet.models import Job
 
     job = Job.objects.select_related("host").filter(pk=job_id).first()
@@ -28,6 +30,7 @@ def take_scan(job_id: str) -> None:
     if outcome is not None:
         log.info("scan of %s: %d models, %d gone", job.host, outcome.seen, outcome.gone)
         origins.note(job.host)
+        conversions.note(job.host)
         events.measure_fits()
 
 

@@ -3,9 +3,11 @@
 from django.urls import include, path
 
 from models_catalog import views, views_model
+from models_catalog.sidecars import views as conversions
 
 urlpatterns = [
     path("models/downloads/", include("models_catalog.downloads.urls")),
+    path("models/conversions/", include("models_catalog.sidecars.urls")),
     path("models/", views.index, name="models"),
     path("models/live", views.catalog_live, name="models-live"),
     path("models/scan", views.scan, name="models-scan"),
@@ -17,5 +19,6 @@ urlpatterns = [
     path("models/<int:pk>/approve", views_model.approve, name="model-approve"),
     path("models/forms/<int:pk>/template", views_model.template, name="model-template"),
     path("models/copies/<int:pk>/delete", views_model.delete, name="model-delete-copy"),
+    path("models/copies/<int:pk>/convert", conversions.convert, name="model-convert"),
     path("models/copies/<int:pk>/repair", views_model.repair, name="model-repair-copy"),
 ]

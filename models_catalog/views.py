@@ -32,6 +32,8 @@ def rights(request: HttpRequest) -> dict[str, bool]:
         "may_approve": can(actor, "models.approve"),
         "may_delete": can(actor, "models.delete"),
         "may_download": can(actor, "models.download"),
+        "may_convert": can(actor, "models.convert"),
+        "may_manage": can(actor, "runtimes.manage"),
         "may_deploy": can(actor, "deployments.create"),
     }
 

@@ -178,22 +178,18 @@ SERVING: dict[str, Pair] = {
         _("It needs its own program code to run, and no admin has allowed that."),
         _("An admin can allow it on the model's page."),
     ),
-    "gguf_needs_config": (
-        _("vLLM needs config.json and the tokenizer beside a GGUF file, and they are not there."),
-        _("Put both into the same folder, then look for models again. Or use the model as a Hugging Face folder."),
-    ),
     "gguf_needs_plugin": (
-        _("No engine on %(hosts)s can read GGUF files with a GPU."),
-        _("vLLM needs the package vllm-gguf-plugin, and a GPU. Or use the model as a Hugging Face folder."),
+        _("No engine on %(hosts)s can serve a GGUF file."),
+        _("vLLM needs a GPU and a plugin for it. The model's page offers what to do, such as converting the model."),
     ),
     "engine_not_run": (_("Berth finds this engine and does not start models with it yet."), ""),
     "gguf_needs_gpu": (
-        _("vLLM's kernels for GGUF need a GPU: without one it starts and fails at the first question."),
-        _("Use the model as a Hugging Face folder here."),
+        _("On a CPU this vLLM cannot calculate with a GGUF file: its kernels need a GPU."),
+        _("Convert the model to a Hugging Face folder, or serve it with llama.cpp."),
     ),
     "gguf_no_plugin": (
-        _("This vLLM lacks the package vllm-gguf-plugin."),
-        _("An admin can install vLLM with it on the page Engines."),
+        _("This vLLM lacks the plugin for GGUF files."),
+        _("An admin can add it; see below."),
     ),
     "not_whole_there": (_("The copy on that host cannot be used."), ""),
     "not_usable": (_("The newest look at its files found it not usable."), _("Look for models again.")),

@@ -19,6 +19,7 @@ from deployments.api import router as deployments
 from deployments.api_runs import router as runs
 from models_catalog.api_shelf import router as models_catalog
 from models_catalog.downloads.api import router as downloads
+from models_catalog.sidecars.api import router as conversions
 from panel.accounts.api import router as accounts
 from panel.accounts.api_people import router as people
 from panel.api_page import page
@@ -43,7 +44,7 @@ class Berth(NinjaAPI):
 
 
 api = Berth(title="Berth", version="1", openapi_url=None, docs_url=None, parser=StrictParser(), urls_namespace="api")
-for router in (deployments, runs, models_catalog, downloads, hosts, runtimes, audit, accounts, people):
+for router in (deployments, runs, models_catalog, downloads, conversions, hosts, runtimes, audit, accounts, people):
     api.add_router("", router)
 
 

@@ -25,6 +25,7 @@ RIGHTS: dict[str, Role] = {
     "models.view": Role.VIEWER,
     "models.scan": Role.OPERATOR,
     "models.download": Role.OPERATOR,
+    "models.convert": Role.OPERATOR,  # a GGUF file into a folder that every engine can calculate with
     "models.roots": Role.ADMIN,  # which folders of a host are searched
     "models.describe": Role.OPERATOR,  # notes, tags, licence, source
     "models.approve": Role.ADMIN,

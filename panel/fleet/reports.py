@@ -11,6 +11,7 @@ from django.utils import timezone
 from panel.fleet import doors, heartbeat, hostclock, live, logstore, samples, services, signals, wire
 from panel.fleet.models import Gpu, Host, Job, JobLog
 from panel.fleet.runtimes import outcomes as runtime_outcomes
+from panel.fleet.runtimes import packages
 
 OVER = ("ended", "refused")
 LATE_US = 300_000_000  # a call is not under way for longer; a machine put back to an earlier moment is
@@ -196,5 +197,7 @@ def take_result(host: Host, job_id: uuid.UUID, result: wire.JobResult) -> None:
             services.take_runtimes(job, result)
         elif kept and job.kind in PROVISION:
             runtime_outcomes.take_result(job, result)
+        elif kept and job.kind == "package":
+            packages.take_result(job, result)
     if kept:
         signals.job_changed.send_robust(sender=Job, job_id=job.pk, kind=job.kind, state="ended", log_grew=False)

@@ -61,6 +61,6 @@ def places(world: dict[str, Any]) -> dict[str, str]:
     rows = {
         "deployment_id": world["row"], "run_id": world["run"], "model_id": world["copy"].artifact.model, "host_id": host,
         "runtime_id": runtime, "install_id": install, "token_id": token, "user_id": person("viewer"),
-        "invitation_id": invitation, "download_id": builders.make_download(host), "copy_id": builders.make_copy(host, "Unused-1B"), "artifact_id": world["copy"].artifact,
+        "invitation_id": invitation, "download_id": builders.make_download(host), "conversion_id": builders.make_conversion(world["copy"]), "copy_id": builders.make_copy(host, "Unused-1B"), "artifact_id": world["copy"].artifact,
     }  # fmt: skip
     return {name: str(row.pk) for name, row in rows.items()}

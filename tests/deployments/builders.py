@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from deployments.models import Deployment, Revision, Run, Transition
 from deployments.spec import DeploymentSpec
-from models_catalog.models import Artifact, CatalogModel, Copy, Download
+from models_catalog.models import Artifact, CatalogModel, Conversion, Copy, Download
 from panel.fleet.models import Gpu, Host, Job, JobLog, Reservation, Runtime, RuntimeInstall
 
 FLAGS = json.loads((Path(__file__).parent.parent / "fakes" / "flags.json").read_text())
@@ -130,6 +130,25 @@ def make_install(
             "host": host, "variant": "cpu", "version": "0.32.0", "name": "vllm-cpu-0.32.0", "state": state, "job": job,
             "tries": 1, "steps": steps, "asked_by": "maria", "began_at": now - timedelta(seconds=60),
             "deadline_at": now + timedelta(hours=2), "ended_at": now if over else None, **values,
+        }
+    )  # fmt: skip
+
+
+def make_conversion(copy: Copy, *, state: str = "running", log: bytes = b"Reading\n", **values: Any) -> Conversion:
+    """A conversion of a GGUF copy with its job and log, reading."""
+    now = timezone.now()
+    over = state in ("done", "failed", "cancelled")
+    progress = {"phase": "reading", "done": 96, "total": 272, "passed": ["checking", "describing"], "rate": 0.0,
+                "silent_s": 0.0, "note": "", "trouble": ""}  # fmt: skip
+    progress |= values.pop("progress", {})
+    job = Job.objects.create(host=copy.host, kind="convert", state="ended" if over else "running", open=not over,
+                             status_at=now, status={"started_at": now.timestamp() - 12, "progress": progress})  # fmt: skip
+    JobLog.objects.create(job=job, size=len(log), tail=log)
+    return Conversion.objects.create(
+        **{
+            "host": copy.host, "copy": copy, "source_path": copy.path, "source_name": str(copy.artifact), "dtype": "float16",
+            "executable": "/opt/quay/bin/vllm", "folder": "/models", "name": "Tiny-1B-Instruct-float16", "state": state,
+            "bytes_total": 2 << 30, "job": job, "tries": 1, "asked_by": "maria", "ended_at": now if over else None, **values,
         }
     )  # fmt: skip
 

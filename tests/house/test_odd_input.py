@@ -47,6 +47,8 @@ WRITE = {
     },
     "/models/downloads/quick": {"source": "huggingface", "repo": "acme/tiny"},
     "/models/downloads/access": {"source": "huggingface", "token": "hf_something", "team": "1"},
+    "/models/copies/{copy}/convert": {"dtype": "float16", "folder": "/models", "name": "x"},
+    "/runtimes/{runtime}/plugin": {"next": "/models/"},
     "/hosts/{host}/engines/new": {"executable": "/x"},
     "/account/tokens": {"name": "n", "days": "3", "scope": "door", "deployments": "{row}"},
     "/account/look": {"language": "en", "theme": "dark"},
@@ -71,7 +73,15 @@ def names() -> dict[str, Any]:
     run = builders.make_run(row, copy)
     builders.ready(row, run)
     person = User.objects.create_user(username="somebody")
-    return {"host": host.pk, "artifact": copy.artifact_id, "row": row.pk, "run": run.pk, "person": person.pk}
+    return {
+        "host": host.pk,
+        "artifact": copy.artifact_id,
+        "copy": copy.pk,
+        "runtime": host.runtimes.get().pk,
+        "row": row.pk,
+        "run": run.pk,
+        "person": person.pk,
+    }
 
 
 @pytest.fixture

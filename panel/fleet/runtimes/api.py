@@ -15,7 +15,7 @@ from panel.core.errors import Invalid
 from panel.core.idempotency import key_header, once
 from panel.core.wording import said
 from panel.fleet.models import Host, Runtime, RuntimeInstall
-from panel.fleet.runtimes import queries, services
+from panel.fleet.runtimes import packages, queries, services
 from panel.fleet.runtimes.wording import failure
 from panel.fleet.wording import ENGINE_REFUSALS
 
@@ -93,6 +93,10 @@ class RemovalOut(Schema):
     job: uuid.UUID = Field(description=_("The removal that runs now."))
 
 
+class PackageOut(Schema):
+    job: uuid.UUID = Field(description=_("The work on the host that runs now."))
+
+
 # --- rows into shapes -------------------------------------------------------------------------------------------------
 
 
@@ -156,6 +160,17 @@ def get_runtime(request: HttpRequest, runtime_id: int) -> Any:
 def remove_runtime(request: HttpRequest, runtime_id: int, asked: Query[RemoveFilter]) -> Any:
     row = queries.runtime(runtime_id)
     job = services.remove(row, actor=request.auth, confirmed=asked.confirmed)
+    return Status(202, {"job": job.pk})
+
+
+@router.post(
+    "/runtimes/{int:runtime_id}/plugin",
+    response=answers({202: PackageOut}, 404, 409),
+    auth=Token("runtimes.manage"),
+    summary=_("Add the plugin for GGUF files to an engine that Berth installed"),
+)
+def add_plugin(request: HttpRequest, runtime_id: int) -> Any:
+    job = packages.add_plugin(queries.runtime(runtime_id), actor=request.auth)
     return Status(202, {"job": job.pk})
 
 

@@ -16,6 +16,7 @@ urlpatterns = [
     path("installs/<uuid:install_id>/cancel", views.cancel, name="runtime-install-cancel"),
     path("installs/<uuid:install_id>/again", views.try_again, name="runtime-install-again"),
     path("<int:pk>/remove", views.remove, name="runtime-remove"),
+    path("<int:pk>/plugin", views.add_plugin, name="runtime-plugin"),
     path("hosts/<int:pk>/find", views.find, name="runtime-find"),
     path("hosts/<int:pk>/folders", views.folders, name="runtime-folders"),
     path("hosts/<int:pk>/folders/forget", views.forget_folder, name="runtime-folder-forget"),

@@ -7,17 +7,18 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from panel.accounts.access import can
 from panel.accounts.guard import right
 from panel.core import sse
-from panel.core.errors import Conflict, Invalid, NotFound
+from panel.core.errors import Conflict, Invalid, NotFound, PanelError
 from panel.core.pages import form_again, go, page, put_errors, slice_of
 from panel.fleet import live, log_answers, queries
 from panel.fleet.models import Host
-from panel.fleet.runtimes import contexts, services
+from panel.fleet.runtimes import contexts, packages, services
 from panel.fleet.runtimes import queries as reads
 from panel.fleet.runtimes.forms import FolderForm, InstallForm
 
@@ -161,6 +162,21 @@ def remove(request: HttpRequest, pk: int) -> HttpResponse:
         messages.info(request, text % {"name": context["name"], "host": row.host.name})
         return go(request, reverse("runtimes"))
     return page(request, "fleet/runtimes_remove.html", context)
+
+
+@require_POST
+@right("runtimes.manage")
+def add_plugin(request: HttpRequest, pk: int) -> HttpResponse:
+    """Add the plugin for GGUF files; back to where it was asked for."""
+    row = reads.runtime(pk)
+    try:
+        packages.add_plugin(row, actor=request.actor)
+    except PanelError as exc:
+        messages.error(request, f"{exc.text} {exc.hint_text}")
+    else:
+        messages.info(request, _("The plugin is being added on %(host)s.") % {"host": row.host.name})
+    back = request.POST.get("next", "")
+    return go(request, back if url_has_allowed_host_and_scheme(back, allowed_hosts=None) else reverse("runtimes"))
 
 
 # --- look -------------------------------------------------------------------------------------------------------------

@@ -199,6 +199,14 @@ FAILURES: dict[str, Pair] = {
     "install.verify_failed:torch": (_("The installed torch is not for the CPU: %(line)s"), _PROOF_HINT),
     "install.verify_failed:start": (_("The installed engine did not start a tiny model: %(line)s"), _PROOF_HINT),
     "install.verify_failed:answer": (_("The installed engine started and did not answer: %(line)s"), _PROOF_HINT),
+    "install.package_broken": (
+        _("With %(package)s the engine does not work: %(line)s"),
+        _("The package was taken out again; the engine is as it was. Another version of the engine may work with it."),
+    ),
+    "package.not_managed": (
+        _("The host adds packages only to engines that Berth installed."),
+        _("Whoever installed %(path)s can add it there."),
+    ),
     "install.pip_failed": (_("Packages could not be installed: %(line)s"), _LOG_HINT),
     # the loop
     "install.deadline": (

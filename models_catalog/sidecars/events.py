@@ -1,0 +1,44 @@
+"""News of conversions: a job that moved wakes its task, open pages look again. Both are shortcuts and never raise."""
+
+import logging
+import uuid
+from functools import partial
+from typing import Any
+
+from django.db import transaction
+from django.dispatch import receiver
+
+from models_catalog import events as catalog
+from models_catalog.sidecars.models import Conversion
+from panel.core import sse
+from panel.fleet import signals
+
+log = logging.getLogger(__name__)
+
+
+def topic(pk: Any) -> str:
+    return f"conversion:{pk}"
+
+
+def announce(row: Conversion) -> None:
+    """Tell open pages, after the commit: its own, and those of models."""
+    for name in (topic(row.pk), catalog.ALL):
+        transaction.on_commit(partial(sse.publish, name, "changed", {}), robust=True)
+
+
+@receiver(signals.job_changed, dispatch_uid="models_catalog.sidecars.job_changed")
+def handle_job_changed(sender: Any, job_id: uuid.UUID, kind: str, state: str, log_grew: bool = False, **_: Any) -> None:
+    """Only nudges: the task writes. Progress is read from the job."""
+    if kind != "convert" or log_grew:
+        return
+    send(str(job_id))
+
+
+def send(job_id: str) -> None:
+    """Send the task; when the broker is away the ticker finds the job later."""
+    from models_catalog.sidecars.tasks import take_conversion
+
+    try:
+        take_conversion.apply_async((job_id,), retry=False)
+    except Exception as exc:  # any transport error; the ticker comes by again
+        log.warning("nudge not sent, the ticker will find conversion job %s: %s", job_id, exc)
