@@ -9,6 +9,7 @@ import random
 import signal
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from panel.fleet.agent.download_part import HEAD, MAP, PART, piece_size
 from tests.agent.conftest import Host, marked
 from tests.agent.downloads import MIB, REPO, noise, order
-from tests.fakes.hub import Ask, Fault, Hub
+from tests.fakes.hub import Fault, Hub
 from tests.fakes.panel import FakePanel
 from tests.waiting import until
 
@@ -57,17 +58,34 @@ class Parts:
         return sum(end - start for ranges in self.claimed().values() for start, end in ranges)
 
 
-def overlap(asks: list[Ask], claimed: dict[str, list[tuple[int, int]]]) -> int:
-    """Bytes that were sent though they were there."""
-    return sum(
-        max(0, min(end, ask.start + ask.sent) - max(start, ask.start))
-        for ask in asks
-        for start, end in claimed.get(ask.path, [])
-    )
+@dataclass
+class Try:
+    """What was there when a killed download was gone on with, and what was asked for from then on."""
+
+    claimed: dict[str, list[tuple[int, int]]]
+    first: int
+    last: int | None = None
+
+    def close(self, hub: Hub) -> None:
+        """The try after it begins, or what it fetched is found to be wrong and deleted."""
+        self.last = self.last if self.last is not None else len(hub.asked)
+
+    @property
+    def there(self) -> int:
+        return sum(end - start for ranges in self.claimed.values() for start, end in ranges)
+
+    def twice(self, hub: Hub) -> int:
+        """Bytes that were sent though they were there; asked when nothing is on its way any more."""
+        return sum(
+            max(0, min(end, ask.start + ask.sent) - max(start, ask.start))
+            for ask in hub.asked[self.first : self.last]
+            for start, end in self.claimed.get(ask.path, [])
+        )
 
 
 def test_killed_at_ten_points(host: Host, fake_panel: FakePanel, hub: Hub) -> None:
-    chance, lost = random.Random(5), 0
+    chance = random.Random(5)
+    tries: list[Try] = []
     hub.chance = lambda ask: weather(chance)
     hub.fail(Fault("wrong", path="b.safetensors", where="cdn"))
     host.configure(fake_panel)
@@ -80,6 +98,7 @@ def test_killed_at_ten_points(host: Host, fake_panel: FakePanel, hub: Hub) -> No
         until(lambda at=point, job=job: parts.have() >= at or ended(fake_panel, job), 60, why=f"for {point} bytes")
         if ended(fake_panel, job):  # the wrong byte was noticed: what is wrong was deleted
             assert failure(fake_panel, job) == "download.wrong_hash"
+            tries[-1].close(hub)
             job = fake_panel.order(task)
             until(lambda job=job: marked(job), 20)
         if number % 3 != 2:
@@ -89,7 +108,9 @@ def test_killed_at_ten_points(host: Host, fake_panel: FakePanel, hub: Hub) -> No
             host.kill_agent()
         if number % 3 != 2:
             until(lambda job=job: not marked(job), 10)
-            claimed, asked = parts.claimed(), len(hub.asked)
+            for one in tries[-1:]:
+                one.close(hub)
+            tries.append(Try(parts.claimed(), len(hub.asked)))
             assert_nothing_is_shown(host.models)
         if number % 3 != 1:
             host.start_agent()
@@ -97,17 +118,18 @@ def test_killed_at_ten_points(host: Host, fake_panel: FakePanel, hub: Hub) -> No
             until(lambda job=job: ended(fake_panel, job), 20)
             assert failure(fake_panel, job) == "task_failed"
             job = fake_panel.order(task)
-            until(lambda asked=asked, job=job: len(hub.asked) >= asked + 4 or ended(fake_panel, job), 30)
-            lost += overlap(hub.asked[asked:], claimed)
     hub.chance = lambda ask: None
     fake_panel.wait_state(job, "ended", timeout_s=60)
+    tries[-1].close(hub)
     if failure(fake_panel, job):
         assert failure(fake_panel, job) == "download.wrong_hash"
         assert_nothing_is_shown(host.models)
         job = fake_panel.order(task)
         fake_panel.wait_state(job, "ended", timeout_s=60)
         fake_panel.wait(lambda: job in fake_panel.results)
-    assert failure(fake_panel, job) == "" and lost == 0
+    assert failure(fake_panel, job) == ""
+    assert [one.twice(hub) for one in tries] == [0] * len(tries), "bytes that were there came again"
+    assert len(tries) >= KILLS // 2 and sum(one.there for one in tries) > LARGE
     snapshot = host.models / "models--acme--tiny" / "snapshots" / hub.repos[REPO].commit
     for path, file in hub.repos[REPO].files.items():
         assert (snapshot / path).read_bytes() == file.bytes, path
