@@ -14,3 +14,8 @@ def register(names: Names) -> None:
 
 def names() -> dict[int, str]:
     return _names()
+
+
+def any_there() -> bool:
+    """Whether there is anything to limit a token to."""
+    return bool(_names())

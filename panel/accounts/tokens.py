@@ -172,8 +172,9 @@ def listed(user: Any) -> list[ApiToken]:
 
     Each knows whether it is `.live`, and by `.reach` the names of the deployments that it is limited to.
     """
-    now, names = timezone.now(), reach.names()
+    now = timezone.now()
     rows = list(ApiToken.objects.filter(user=user).order_by("-created_at")[: 2 * MOST])
+    names = reach.names() if any(row.deployment_ids for row in rows) else {}
     for row in rows:
         row.live = row.revoked_at is None and (row.expires_at is None or row.expires_at > now)  # type: ignore[attr-defined]  # for the page only
         row.reach = reach_words(row, names)  # type: ignore[attr-defined]

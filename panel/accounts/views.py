@@ -122,7 +122,8 @@ def _profile(request: HttpRequest, **more: Any) -> dict[str, Any]:
     return {
         "section": "profile",
         "password_form": PasswordForm(),
-        "token_form": TokenForm(full=True),
+        "token_form": TokenForm(full="reach" in request.GET),
+        "may_limit": reach.any_there(),
         "all_fields": True,
         "tokens": tokens.listed(request.user),
         "live_tokens": tokens.live_of(request.user),
@@ -136,6 +137,8 @@ def _profile(request: HttpRequest, **more: Any) -> dict[str, Any]:
 @require_http_methods(["GET"])
 @right("profile.own")
 def profile(request: HttpRequest) -> HttpResponse:
+    if request.GET.get("part") == "reach" and is_htmx(request):
+        return page(request, "accounts/profile.html", {"token_form": TokenForm(full=True)}, parts=["reach"])
     return page(request, "accounts/profile.html", _profile(request), parts=["tokens"])
 
 

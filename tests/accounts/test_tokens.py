@@ -152,6 +152,20 @@ def test_shown_once_in_place(browser: Browser) -> None:
     assert again.status_code == 422 and 'id="token-form"' in again.content.decode()
 
 
+def test_a_thousand_deployments_come_when_someone_wants_to_choose(browser: Browser) -> None:
+    client, tick = browser("operator"), 'name="deployments" value='
+    assert "token-reach" not in client.get("/account").content.decode()
+    row = builders.make_deployment(builders.make_copy(builders.make_host()))
+    text = client.get("/account").content.decode()
+    assert "part=reach" in text and tick not in text
+    part = client.get("/account?part=reach", headers=HTMX).content.decode()
+    assert f'{tick}"{row.pk}"' in part and "<html" not in part
+    whole = client.get("/account?reach=1").content.decode()  # the way without a script
+    assert f'{tick}"{row.pk}"' in whole and 'id="token-reach" open' in whole
+    again = client.post("/account/tokens", {"name": "", "deployments": str(row.pk)}).content.decode()
+    assert f'{tick}"{row.pk}" id="id_deployments_0" checked' in again and 'id="token-reach" open' in again
+
+
 def test_as_json(browser: Browser) -> None:
     client = browser("viewer")
     answer = client.post("/account/tokens", json.dumps({"name": "x", "days": None}), "application/json", headers=JSON)
@@ -257,7 +271,7 @@ def test_a_scope_is_chosen_and_the_example_fits(browser: Browser, scope: str, ex
 def test_ticks_limit_it_to_some_deployments(browser: Browser, two: tuple[Any, Any]) -> None:
     chat, search = two
     client = browser("operator")
-    page = client.get("/account").content.decode()
+    page = client.get("/account?part=reach", headers=HTMX).content.decode()
     assert all(f'value="{row.pk}"' in page for row in two)
     answer = client.post(
         "/account/tokens", {"name": "ci", "scope": "api:write", "deployments": [str(chat.pk)]}, headers=HTMX
