@@ -18,6 +18,7 @@ from models_catalog.sidecars.models import ACTIVE, Conversion, State
 from panel import audit
 from panel.accounts.access import require
 from panel.core.errors import Conflict, Invalid
+from panel.core.numbers import gib
 from panel.fleet import services as fleet
 from panel.fleet import wire
 from panel.fleet.agent.install_plan import release
@@ -33,7 +34,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,120}")
 
 class NoSpace(Conflict):
     code = "convert.no_space"
-    message: Any = wording.FAILURES["convert.no_space"][0]
+    message: Any = _("The disk of %(path)s has %(free)s free; %(need)s are needed.")
     hint: Any = wording.FAILURES["convert.no_space"][1]
 
 
@@ -106,9 +107,15 @@ def spots(host: Host) -> list[places.Place]:
 # --- acts -------------------------------------------------------------------------------------------------------------
 
 
+def _may(actor: Any, target: Any = None) -> None:
+    """Before the transaction, so that the record of a refusal outlives it. The actor None is the loop itself."""
+    if actor is not None:
+        require(actor, RIGHT, target)
+
+
 def start(copy: Copy, wish: Wish, *, actor: Any) -> Conversion:
     """Have the host convert a copy. The same again while it goes on is the same one. Raises Invalid, Conflict."""
-    require(actor, RIGHT, copy.artifact.model)
+    _may(actor, copy.artifact.model)
     with transaction.atomic():
         fleet.lock_host(copy.host_id)
         row = Copy.objects.select_related("host", "artifact__model").get(pk=copy.pk)
@@ -158,7 +165,7 @@ def _checked(row: Copy, wish: Wish) -> Runtime:
     assert place is not None
     need = need_mib(size_of(row.artifact, wish.dtype))
     if place.free_mib is not None and place.free_mib < need:
-        raise NoSpace(params={"path": wish.folder, "free_mib": place.free_mib, "need_mib": need})
+        raise NoSpace(params={"path": wish.folder, "free": gib(place.free_mib), "need": gib(need)})
     engines = converters(Runtime.objects.filter(host=host, present=True).defer("flags"), host.pk)
     if not engines:
         raise NoEngine(params={"host": host.name})
@@ -191,7 +198,7 @@ def _locked(conversion: Conversion) -> Conversion:
 
 def cancel(conversion: Conversion, *, actor: Any) -> Conversion:
     """End it; the host removes what came of it. Pressed twice, or when it is over, it changes nothing."""
-    require(actor, RIGHT)
+    _may(actor)
     with transaction.atomic():
         row = _locked(conversion)
         if row.state not in (State.WAITING, State.RUNNING):
@@ -207,7 +214,7 @@ def cancel(conversion: Conversion, *, actor: Any) -> Conversion:
 
 def try_again(conversion: Conversion, *, actor: Any) -> Conversion:
     """The same once more, looked at anew. While it goes on it changes nothing. Raises Invalid, Conflict."""
-    require(actor, RIGHT)
+    _may(actor)
     with transaction.atomic():
         row = _locked(conversion)
         if row.state not in (State.FAILED, State.CANCELLED):
