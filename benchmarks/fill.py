@@ -6,13 +6,13 @@ from django.db import connection, models
 
 DEPLOYMENTS, RUNS_EACH, EVENTS = 1000, 20, 1_000_000
 FAILED = '{"code": "mem.kv_none", "params": {}}'
-HOSTS, GPUS_EACH, MODELS, PEOPLE = 20, 8, 1000, 50
+HOSTS, GPUS_EACH, MODELS, DOWNLOADS, PEOPLE = 20, 8, 1000, 1000, 50
 
 
 def fill(deployment: Any) -> dict[str, int]:
     """Copy `deployment`, its newest run and what belongs to it; returns {table: rows}."""
     from deployments.models import Deployment, Run, Transition
-    from models_catalog.models import CatalogModel
+    from models_catalog.models import CatalogModel, Download
     from panel.accounts.models import User
     from panel.audit.models import Event
     from panel.fleet.models import Gpu, Host, Job
@@ -22,6 +22,7 @@ def fill(deployment: Any) -> dict[str, int]:
         cursor.execute("SET synchronous_commit = off")
     _fleet(deployment.run.host_id, deployment.run.runtime_id)
     _models(deployment.run.copy.artifact)
+    _downloads(deployment.run.host_id)
     _deployments(deployment)
     _people()
     _events(deployment)
@@ -29,7 +30,7 @@ def fill(deployment: Any) -> dict[str, int]:
         cursor.execute("ANALYZE")
         cursor.execute("RESET statement_timeout")
     connection.close()
-    kinds = (Deployment, Run, Job, Transition, Event, Host, Gpu, CatalogModel, User)
+    kinds = (Deployment, Run, Job, Transition, Event, Host, Gpu, CatalogModel, Download, User)
     return {kind.__name__: kind._default_manager.count() for kind in kinds}
 
 
@@ -82,6 +83,25 @@ def _models(artifact: Any) -> None:
         f"(SELECT id AS other, fingerprint AS named FROM {Artifact._meta.db_table} WHERE fingerprint LIKE 'copy-%') m"
     )
     copy(Copy, f"t.artifact_id = {artifact.pk}", others, artifact_id="other", path="'/models/' || named")
+
+
+def _downloads(host: int) -> None:
+    """Over, all of them: what goes on would be ordered."""
+    from django.utils import timezone
+
+    from models_catalog.models import Download
+
+    now = timezone.now()
+    states = ("done", "done", "failed", "done", "cancelled")
+    Download.objects.bulk_create(
+        Download(
+            host_id=host, source="huggingface", endpoint="https://huggingface.co", repo=f"team/model-{n}",
+            revision="d" * 40, ref="main", label="bfloat16", folder="/models", layout="folder",
+            state=states[n % len(states)], tries=1, bytes_total=2 << 30, bytes_done=2 << 30, asked_by="bench",
+            queued_at=now, ended_at=now, refusal={"code": "disk_full", "params": {}} if n % 5 == 2 else None,
+        )
+        for n in range(DOWNLOADS)
+    )  # fmt: skip
 
 
 def _deployments(row: Any) -> None:

@@ -38,6 +38,13 @@ SITES = (
     "/?page=20",
     "/hosts/",
     "/models/",
+    "/models/?show=fits",
+    "/models/?show=unused",
+    "/models/?q=model-7",
+    "/models/?sort=size",
+    "/models/?page=10",
+    "/models/downloads/",
+    "/models/downloads/find",
     "/runtimes/",
     "/activity",
     "/people/",
@@ -45,8 +52,8 @@ SITES = (
 )
 
 
-def paths_of(deployment: int) -> tuple[list[str], list[str]]:
-    """(API, pages): every list, one deployment, its starts, and long lists from their far end."""
+def paths_of(deployment: int, model: int) -> tuple[list[str], list[str]]:
+    """(API, pages): every list, one deployment, its starts and its model, and long lists from their far end."""
     api = [f"/api/v1/{name}?limit=50" for name in LISTS]
     api += [
         f"/api/v1/deployments/{deployment}",
@@ -54,15 +61,16 @@ def paths_of(deployment: int) -> tuple[list[str], list[str]]:
         "/api/v1/deployments?q=chat-07",
     ]
     api += ["/api/v1/events?who=person-7&limit=50", f"/api/v1/events?on=deployment:{deployment}"]
-    return api, [*SITES, f"/deployments/{deployment}/", f"/activity?on=deployment:{deployment}"]
+    pages = [f"/deployments/{deployment}/", f"/models/{model}/", f"/activity?on=deployment:{deployment}"]
+    return api, [*SITES, *pages]
 
 
-async def lists(port: int, token: str, cookie: str, deployment: int, out: Any) -> bool:
+async def lists(port: int, token: str, cookie: str, paths: tuple[list[str], list[str]], out: Any) -> bool:
     """Each list by itself; whether all keep their limits."""
     good = True
-    api, pages = paths_of(deployment)
-    for head, paths in ((token, api), (cookie, pages)):
-        for path in paths:
+    api, pages = paths
+    for head, some in ((token, api), (cookie, pages)):
+        for path in some:
             seen = await one_by_one(port, head, path, ASKED)
             limit = LIMITS["home"] if path == "/" else LIMITS["list"]
             good &= not seen.errors and percentile(seen.times, 0.5 if path == "/" else 0.95) <= limit
@@ -72,9 +80,8 @@ async def lists(port: int, token: str, cookie: str, deployment: int, out: Any) -
     return good
 
 
-async def crowd(port: int, token: str, cookie: str, deployment: int, out: Any) -> bool:
+async def crowd(port: int, token: str, cookie: str, deployment: int, api: list[str], out: Any) -> bool:
     """The minute: live pages, requests at fixed moments, and /healthz ten times a second."""
-    api, _pages = paths_of(deployment)
     streams, opened = Streams(), asyncio.Semaphore(8)
     live = ["/deployments/live", f"/deployments/{deployment}/live"]
     pages = [asyncio.create_task(live_page(port, cookie, live[n % 2], streams, opened)) for n in range(PAGES)]
@@ -140,8 +147,9 @@ def main(panel: Panel, deployment: Any, session: str, out: Any) -> bool:
     out(f"A panel with {size} (made in {time.monotonic() - began:.0f} s)")
     token, cookie = access(deployment, session)
     time.sleep(3)  # autovacuum and the loop settle
-    good = asyncio.run(lists(panel.port, token, cookie, deployment.pk, out))
-    good &= asyncio.run(crowd(panel.port, token, cookie, deployment.pk, out))
+    paths = paths_of(deployment.pk, deployment.run.copy.artifact.model_id)
+    good = asyncio.run(lists(panel.port, token, cookie, paths, out))
+    good &= asyncio.run(crowd(panel.port, token, cookie, deployment.pk, paths[0], out))
     # These never ran: `down`, which comes next, must not wait for a thousand ends that nobody will report.
     Deployment.objects.exclude(pk=deployment.pk).update(desired="stopped", state="stopped", run=None)
     with starlette() as port:
