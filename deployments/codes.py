@@ -5,9 +5,11 @@ A test walks the code and fails on a code that is missing here.
 
 from django.utils.translation import gettext_lazy as _
 
+from deployments.codes_changes import CHANGES
 from panel.core.wording import Pair
 
 CODES: dict[str, Pair] = {
+    **CHANGES,
     # the loop
     "queued.waiting": (_("Waiting for its turn."), ""),
     "reserve.no_room": (
@@ -258,11 +260,11 @@ CODES: dict[str, Pair] = {
     "gguf.not_a_file": (_("A GGUF model is started from its file, and %(path)s is none."), _("Look for models again.")),
     "gguf.plugin_missing": (
         _("vLLM %(version)s reads GGUF only with a plugin, which is not installed."),
-        _("Install vllm-gguf-plugin beside it, or use the model in its Hugging Face form."),
+        _("An admin can add it on the model's page; or convert the model to a Hugging Face folder there."),
     ),
     "gguf.no_cpu_kernels": (
-        _("vLLM on the CPU loads GGUF but cannot compute with it: it dies at the first question."),
-        _("Use the model in its Hugging Face form, or a GPU."),
+        _("vLLM on the CPU cannot calculate with a GGUF file: its kernels need a GPU."),
+        _("Convert the model to a Hugging Face folder on its page, serve it with llama.cpp, or use a GPU."),
     ),
     "parallel.heads": (
         _("%(heads)s attention heads cannot be divided among %(parts)s GPUs."),

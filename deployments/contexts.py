@@ -69,6 +69,7 @@ def detail(row: Deployment, *, may_operate: bool, may_delete: bool, may_ask: boo
         "summary": _summary(row),
         "reason": words(row.reason),
         "candidates": candidates(row.reason),
+        "changes": changes(row.reason),
         "can_operate": may_operate,
         "can_ask": may_ask,
         "can_delete": may_delete,
@@ -338,6 +339,12 @@ def _proof(run: Run) -> str:
     ended = ending(run)
     text = _("Every process of the last start has ended; the host reported it.")
     return f"{text} {ended}".strip()
+
+
+def changes(reason: dict[str, Any] | None) -> list[Words]:
+    """What would make it fit, the nearest first."""
+    said = (words(change) for change in (reason or {}).get("params", {}).get("changes", []))
+    return [change for change in said if change is not None]
 
 
 def candidates(reason: dict[str, Any]) -> list[dict[str, str]]:

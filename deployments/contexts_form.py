@@ -7,7 +7,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from deployments import queries
-from deployments.contexts import candidates
+from deployments.contexts import candidates, changes
 from deployments.engines.base import version_key
 from deployments.forms import DeploymentForm
 from deployments.models import Deployment
@@ -20,7 +20,7 @@ from models_catalog.serving import obstacles
 from models_catalog.shelf import may_deploy
 from models_catalog.wording import of_serving
 from panel.core.errors import Invalid
-from panel.core.numbers import approx, gib, size
+from panel.core.numbers import approx, gib, ngroup, size
 from panel.fleet.models import Gpu, Host, Runtime
 from panel.fleet.wording import engine
 
@@ -33,6 +33,7 @@ EXPERT = (
     "kv_cache_gib",
     "dtype",
     "extra_args",
+    "env",
     "restart",
 )
 
@@ -155,6 +156,7 @@ def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
         "later": check.retryable,
         "reason": reason,
         "candidates": candidates(check.reason or {"params": {"candidates": elsewhere}}),
+        "changes": changes(check.reason),
         "command": check.preview(),
     }
     if not check.ok:
@@ -167,9 +169,25 @@ def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
         "where": f"{check.host.name}, {gpus or _('CPU')}",
         "engine": engine(check.runtime),
         "engine_why": _("the newest that fits") if spec.runtime_id is None else _("chosen in these settings"),
-        "facts": _reserved(check),
+        "facts": [*_capacity(check), *_reserved(check)],
         "notes": [said for note in notes if (said := words(note.as_dict())) is not None],
     }
+
+
+def _capacity(check: Check) -> list[tuple[str, str, str]]:
+    """How many conversations and how long, by the estimate; nothing where there is none."""
+    placed, facts = check.placement, []
+    assert placed is not None
+    if placed.people is not None and placed.people.value is not None and placed.context:
+        told = _("of %(context)s tokens each; surely %(low)s") % {
+            "context": ngroup(placed.context),
+            "low": ngroup(placed.people.low or 0),
+        }
+        facts.append((_("Conversations at once"), approx(ngroup(placed.people.value)), told))
+    if placed.longest is not None and placed.longest.value:
+        told = _("tokens; surely %(low)s") % {"low": ngroup(placed.longest.low or 0)}
+        facts.append((_("Longest conversation"), approx(ngroup(placed.longest.value)), told))
+    return facts
 
 
 def _reserved(check: Check) -> list[tuple[str, str, str]]:

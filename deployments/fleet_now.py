@@ -76,11 +76,16 @@ def _host_view(host: Host, artifact: Artifact, held: Held) -> HostView:
         gpus=tuple(_gpu_view(gpu, held) for gpu in host.gpus.all()),
         runtimes=tuple(_runtime_view(r) for r in host.runtimes.all()),
         copies=tuple(
-            CopyView(c.pk, c.path, artifact.size_bytes, c.present, () if c.usable else tuple(c.problems))
-            for c in host.copies_here
-            if c.delete_job_id is None  # nothing new starts from what is being deleted
+            copy_view(copy, artifact)
+            for copy in host.copies_here
+            if copy.delete_job_id is None  # nothing new starts from what is being deleted
         ),
     )
+
+
+def copy_view(copy: Copy, artifact: Artifact) -> CopyView:
+    problems = () if copy.usable else tuple(copy.problems)
+    return CopyView(copy.pk, copy.path, artifact.size_bytes, copy.present, problems)
 
 
 def _gpu_view(gpu: Gpu, held: Held) -> GpuView:

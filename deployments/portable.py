@@ -195,9 +195,13 @@ def create(values: dict[str, Any], *, actor: Any) -> Deployment:
 def _refuse_options(spec: DeploymentSpec, name: str) -> None:
     """What the engine would not take is said now, not by a failed start. Without a place nobody can say it yet."""
     check = preflight.check(spec, name=name)
-    if check.placement is None or check.ok:
+    if check.ok:
         return
     wrong = check.reason.get("params", {}).get("candidates") or [{**check.reason, "name": "options"}]
+    if check.placement is None:
+        wrong = [{**one, "name": one["option"]} for one in wrong if one.get("option")]
+        if not wrong:
+            return
     found = {str(one.get("name") or "options"): words(one) for one in wrong}
     raise Invalid({place: f"{said.text} {said.hint}".strip() for place, said in found.items() if said is not None})
 

@@ -20,9 +20,10 @@ from deployments.engines.base import (
 from deployments.engines.registry import adapter_for
 from deployments.fleet_now import hosts_for, views, without_flags
 from deployments.models import Run
-from deployments.placement import Candidate, NoPlacement, Placement
-from deployments.planner import plan
+from deployments.placement import Candidate, Change, NoPlacement, Placement
+from deployments.planner import Estimator, Need, nearest, plan
 from deployments.spec import DeploymentSpec
+from deployments.twins import twins_of
 from models_catalog import code_at_start
 from models_catalog.models import Artifact, Copy
 from panel.fleet.models import Gpu, Host, Runtime
@@ -47,6 +48,7 @@ class Check:
     runtime: Runtime | None = None
     copy: Copy | None = None
     gpus: tuple[Gpu, ...] = ()
+    changes: tuple[Change, ...] = ()  # what would make it fit, where nothing does
     describes: bool = False  # the host has to describe the model's file for the engine before the start
 
     @property
@@ -73,9 +75,11 @@ def check(spec: DeploymentSpec, *, name: str) -> Check:
     if artifact is None:
         return Check(reason={"code": "artifact.gone", "params": {}})
     hosts = hosts_for(artifact)
-    found = plan(spec, views(hosts, artifact), artifact.facts)
+    seen, need, estimator = views(hosts, artifact), need_of(spec), Estimator.of(artifact.facts, spec.task)
+    found = plan(spec, seen, artifact.facts, need, estimator=estimator)
     if isinstance(found, NoPlacement):
-        return Check(reason=_no_place(found), retryable=found.retryable)
+        changes = nearest(spec, seen, artifact.facts, found, need, twins=twins_of(artifact), estimator=estimator)
+        return Check(reason=_no_place(found, changes), retryable=found.retryable, changes=changes)
     host = next(h for h in hosts if h.pk == found.host_id)
     runtime = next(r for r in host.runtimes.all() if r.pk == found.runtime_id)
     copy = next(c for c in host.copies_here if c.pk == found.copy_id)
@@ -133,9 +137,17 @@ def _launch(
     )
 
 
-def _no_place(found: NoPlacement) -> dict[str, Any]:
-    """The first reason leads; every candidate is kept with its own."""
-    return {"code": "place.none", "params": {"candidates": named(found.reasons)}}
+def need_of(spec: DeploymentSpec) -> Need:
+    """What the person wants of it, as the planner reads it."""
+    return Need(people=spec.people, priority=spec.priority)
+
+
+def _no_place(found: NoPlacement, changes: Iterable[Change]) -> dict[str, Any]:
+    """The first reason leads; every candidate is kept with its own, and what would make it fit."""
+    params: dict[str, Any] = {"candidates": named(found.reasons)}
+    if told := [change.as_dict() for change in changes]:
+        params["changes"] = told
+    return {"code": "place.none", "params": params}
 
 
 def named(candidates: Iterable[Candidate]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import PydanticUndefined
 
 from deployments import preflight, queries
-from deployments.contexts import candidates
+from deployments.contexts import candidates, changes
 from deployments.models import Deployment, Run
 from deployments.spec import NAME, DeploymentSpec
 from deployments.states import State
@@ -124,6 +124,15 @@ class CandidateOut(Schema):
     hint: str
 
 
+class ChangeOut(Schema):
+    """A change that was checked by planning with it."""
+
+    code: str
+    message: str
+    hint: str
+    spec: dict[str, Any] = Field(description=_("The fields of the spec to set; empty where it is done elsewhere."))
+
+
 class PlanOut(Schema):
     """What a start would do now, by the planner that starts use. Nothing is reserved."""
 
@@ -131,6 +140,13 @@ class PlanOut(Schema):
     waits: bool = Field(description=_("It cannot start now, and would wait for room."))
     reason: Reason | None
     candidates: list[CandidateOut] = Field(description=_("Places that were not taken, and why."))
+    changes: list[ChangeOut] = Field(description=_("What would make it fit, the nearest first."))
+    fit: Literal["fits", "tight", "unknown", "unlikely"] | None = Field(
+        description=_("How surely it will start, by the estimate; null without a place.")
+    )
+    context: int | None = Field(description=_("Tokens of each conversation that `people` counts."))
+    people: float | None = Field(description=_("Conversations at the same time, estimated."))
+    longest_context: int | None = Field(description=_("Tokens of the longest single conversation, estimated."))
     host: str | None
     gpus: list[int]
     engine_version: str
@@ -230,11 +246,29 @@ def plan_out(check: preflight.Check) -> dict[str, Any]:
         "candidates": [
             {"name": item["name"], "message": item["text"], "hint": item["hint"]} for item in candidates(check.reason)
         ],
+        "changes": [
+            {"code": said.code, "message": said.text, "hint": said.hint, "spec": dict(change.patch)}
+            for change, said in zip(check.changes, changes(check.reason), strict=False)
+        ],
+        **_foreseen(check),
         "host": check.host.name if check.host is not None else None,
         "gpus": [gpu.index for gpu in check.gpus],
         "engine_version": check.runtime.version if check.runtime is not None else "",
         "reserve_mib": sum(share.mib for share in check.shares) if placed else 0,
         "command": check.preview(),
+    }
+
+
+def _foreseen(check: preflight.Check) -> dict[str, Any]:
+    """What the estimate says of the place."""
+    placed = check.placement
+    people = placed.people.value if placed is not None and placed.people is not None else None
+    longest = placed.longest.value if placed is not None and placed.longest is not None else None
+    return {
+        "fit": placed.level if placed is not None else None,
+        "context": placed.context if placed is not None else None,
+        "people": round(people, 2) if people is not None else None,
+        "longest_context": int(longest) if longest is not None else None,
     }
 
 

@@ -29,6 +29,8 @@ class DeploymentSpec(BaseModel):
     `options` are the engine's own options by name with underscores (`max_model_len`), values typed as JSON;
     `extra_args` are further flags as argv elements. `gpu_uuids` empty lets the planner choose.
     `host_id`, `runtime_id` None let the planner choose among the hosts that hold the copy.
+    `people` are conversations that must fit at the same time, each as long as `max_model_len` says; `priority` is what
+    the planner looks at first: room for others (fit), the model unchanged (quality), the fastest place (speed).
     `kv_cache_gib` is for the CPU (VLLM_CPU_KVCACHE_SPACE); on a GPU the engine derives it.
     """
 
@@ -42,6 +44,8 @@ class DeploymentSpec(BaseModel):
     gpu_uuids: list[str] = Field(default=[], max_length=64)
     gpu_count: int = Field(default=1, ge=1, le=64)
     task: Literal["generate", "embed", "score"] = "generate"
+    people: int | None = Field(default=None, ge=1, le=100_000)
+    priority: Literal["fit", "quality", "speed"] = "quality"
     options: dict[str, Any] = Field(default={}, max_length=200)
     extra_args: list[str] = Field(default=[], max_length=100)
     env: dict[str, str] = Field(default={}, max_length=50)

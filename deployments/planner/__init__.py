@@ -6,144 +6,37 @@ The person's picks are respected; what they left open is chosen by the need and 
 times over: what runs have reserved, what strangers use, what is free right now, and what the estimate says it needs.
 
 `asked.py` reads spec and need, `search.py` goes through hosts and ranks, `gpus.py` and `cpu.py` find places on one
-host, `rules.py` are the limits that no memory changes, `fit.py` asks the estimate. `inverse.py` answers how many people
-and how long, `nearest.py` what would make it fit.
+host, `rules.py` are the limits that no memory changes, `fit.py` asks the estimate; `ranking.py` is the sum.
+`inverse.py` answers how many people and how long, `nearest.py` what would make it fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
-
-from deployments.engines.base import Reason
-from deployments.placement import (
-    DEFAULT_KV_GIB,
-    DEFAULT_UTILISATION,
-    Candidate,
-    HostView,
-    NoPlacement,
-    Placement,
-)
-from deployments.planner import cpu, gpus
-from deployments.planner.asked import Asked, Need, Priority, asked_of
+from deployments.planner.asked import Need, Priority
 from deployments.planner.cpu import CPU_OVERHEAD_MIB, cpu_need_mib
 from deployments.planner.fit import Estimator
 from deployments.planner.gpus import claim_mib
-from deployments.planner.search import PASSING, Search, Spot, opened
-from deployments.spec import DeploymentSpec
+from deployments.planner.inverse import Answer, longest_context, most_people
+from deployments.planner.nearest import Twin, nearest
+from deployments.planner.ranking import Ranked, plan, rank, ranked, utilisation_of
+from deployments.planner.search import PASSING
 
 __all__ = [
     "CPU_OVERHEAD_MIB",
     "PASSING",
+    "Answer",
     "Estimator",
     "Need",
     "Priority",
     "Ranked",
+    "Twin",
     "claim_mib",
     "cpu_need_mib",
+    "longest_context",
+    "most_people",
+    "nearest",
     "plan",
     "rank",
     "ranked",
     "utilisation_of",
 ]
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """Places that can take it, the best first, and why each of the others cannot."""
-
-    spots: tuple[Spot, ...]
-    reasons: tuple[Candidate, ...]
-    asked: Asked
-
-    def placements(self) -> list[Placement]:
-        return [placement_of(spot) for spot in self.spots]
-
-
-def plan(
-    spec: DeploymentSpec,
-    hosts: Sequence[HostView],
-    model_facts: Mapping[str, Any],
-    need: Need | None = None,
-    *,
-    estimator: Estimator | None = None,
-) -> Placement | NoPlacement:
-    """The best placement, or why there is none. The same answer for the same input, whoever asks."""
-    found = rank(spec, hosts, model_facts, need, estimator=estimator)
-    if found.spots:
-        return replace(placement_of(found.spots[0]), elsewhere=found.reasons)
-    if spec.host_id is not None and not any(host.id == spec.host_id for host in hosts):
-        gone = Candidate(spec.host_id, "", Reason("host.gone"))
-        return NoPlacement((gone,), False)
-    if not hosts:
-        return NoPlacement((Candidate(0, "", Reason("host.none")),), False)
-    return NoPlacement(found.reasons, any(candidate.reason.code in PASSING for candidate in found.reasons))
-
-
-def ranked(
-    spec: DeploymentSpec, hosts: Sequence[HostView], model_facts: Mapping[str, Any], need: Need | None = None
-) -> list[Placement]:
-    """Every placement with this many GPUs, the best first."""
-    return rank(spec, hosts, model_facts, need).placements()
-
-
-def rank(
-    spec: DeploymentSpec,
-    hosts: Iterable[HostView],
-    model_facts: Mapping[str, Any],
-    need: Need | None = None,
-    *,
-    estimator: Estimator | None = None,
-) -> Ranked:
-    """Look at every host. An `estimator` that is given remembers what was asked of it before."""
-    known = list(hosts)
-    has_chosen = (host.id for host in known if any(r.id == spec.runtime_id and r.present for r in host.runtimes))
-    asked = asked_of(spec, need)
-    asks = estimator or Estimator.of(model_facts, spec.task)
-    search = Search(spec, asked, asks, model_facts, next(has_chosen, None))
-    found: list[Spot] = []
-    for host in known:
-        if spec.host_id is not None and host.id != spec.host_id:
-            continue
-        place = opened(search, host)
-        if place is not None:
-            wanted = gpus.gpu_count(search)
-            found += gpus.spots(search, place, wanted) if place.device == "gpu" else cpu.spots(search, place)
-    return Ranked(tuple(sorted(found, key=lambda spot: spot.rank(asked))), tuple(search.reasons), asked)
-
-
-def placement_of(spot: Spot) -> Placement:
-    """What a run is given of this place."""
-    reserve: tuple[tuple[str | None, int], ...] = ((None, spot.need_mib),)
-    if spot.gpus:
-        reserve = tuple((gpu.uuid, claim_mib(gpu.total_mib, spot.share)) for gpu in spot.gpus)
-    return Placement(
-        spot.host.id,
-        spot.runtime.id,
-        spot.copy.id,
-        "gpu" if spot.gpus else "cpu",
-        tuple(gpu.uuid for gpu in spot.gpus),
-        reserve,
-        spot.share if spot.gpus else DEFAULT_UTILISATION,
-        DEFAULT_KV_GIB if spot.gpus else int(spot.share),
-        (*spot.notes, *_doubts(spot)),
-        level=spot.level,
-        context=spot.fit.context,
-        people=spot.fit.people,
-        longest=spot.fit.longest,
-        plan=spot.fit.plan,
-    )
-
-
-def _doubts(spot: Spot) -> list[Reason]:
-    """What a person should know before the start."""
-    if spot.level == "unlikely":
-        longest = spot.fit.longest.value if spot.fit.longest is not None else None
-        return [Reason("estimate.unlikely", {"longest": int(longest or 0) // 1024 * 1024})]
-    return [Reason("estimate.tight")] if spot.level == "tight" else []
-
-
-def utilisation_of(spec: DeploymentSpec) -> float:
-    """The share of a GPU's memory that this spec claims where nothing else speaks against it."""
-    return asked_of(spec).utilisation or DEFAULT_UTILISATION

@@ -1,0 +1,41 @@
+"""What would make a model fit that does not: the words of the planner's changes, to be translated."""
+
+from django.utils.translation import gettext_lazy as _
+
+from panel.core.wording import Pair
+
+CHANGES: dict[str, Pair] = {
+    "change.share": (_("With a share of %(share)s of the GPU's memory it fits."), ""),
+    "change.kv_gib": (_("With a KV cache of %(kv_gib)s GiB it fits."), ""),
+    "change.context": (
+        _("With conversations of at most %(context)s tokens it fits."),
+        _("A token is about three quarters of an English word."),
+    ),
+    "change.kv_fp8": (
+        _("With a KV cache in FP8 it fits."),
+        _("Conversations then take half the memory; answers may differ a little."),
+    ),
+    "change.sequences": (
+        _("With at most %(sequences)s requests in one step it fits."),
+        _("More people than that wait a little; each answer is as good."),
+    ),
+    "change.eager": (
+        _("Without CUDA graphs it fits."),
+        _("Answers come more slowly, above all for one person alone."),
+    ),
+    "change.together": (
+        _("With at most %(sequences)s requests in one step and without CUDA graphs it fits."),
+        _("Answers come more slowly, and are as good."),
+    ),
+    "change.together_fp8": (
+        _("With at most %(sequences)s requests in one step, without CUDA graphs and with a KV cache in FP8 it fits."),
+        _("Answers come more slowly, and may differ a little."),
+    ),
+    "change.gpus": (_("On %(gpus)s GPUs it fits."), ""),
+    "change.twin": (_("%(name)s, another form of this model, fits."), _("Answers may differ a little.")),
+    "change.stop": (_("It fits on %(host)s when %(names)s stops."), ""),
+    "change.end_process": (
+        _("It fits on %(host)s when %(processes)s, which is not Berth's, lets go of GPU %(index)s."),
+        _("Ask whoever started it; the page of the host says who that is."),
+    ),
+}

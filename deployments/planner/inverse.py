@@ -1,0 +1,107 @@
+"""The inverse questions: how many people at this context, and how long for so many people. Pure.
+
+Both are answered for every place that is free now, with the largest share that could be claimed there; the best counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from deployments.placement import HostView, Placement
+from deployments.planner.asked import Asked, Need
+from deployments.planner.fit import ENOUGH, Estimator
+from deployments.planner.ranking import placement_of, rank
+from deployments.planner.search import Spot
+from deployments.spec import DeploymentSpec
+
+ROUND = 1024  # tokens: contexts are told in steps of it
+LONGEST_UNKNOWN = 2**20  # tokens, where the model does not name its longest
+MOST_PLACES = 12  # equal places are asked once, and no more than so many
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Conversations at once, or tokens of one; `low` is what surely works. `placement` is where."""
+
+    value: int
+    low: int
+    placement: Placement
+
+
+def most_people(
+    spec: DeploymentSpec,
+    hosts: Sequence[HostView],
+    model_facts: Mapping[str, Any],
+    context: int,
+    *,
+    estimator: Estimator | None = None,
+) -> Answer | None:
+    """Conversations of so many tokens at the same time; None where none fits or nothing can be said."""
+    asks = estimator or Estimator.of(model_facts, spec.task)
+    found = rank(spec, hosts, model_facts, Need(context=context), estimator=asks)
+    best: Answer | None = None
+    for spot in _different(found.spots, found.asked):
+        widest = _widest(spot, found.asked, asks)
+        people = widest.fit.people
+        if people is None or people.value is None or people.value < 1:
+            continue
+        if best is None or people.value > best.value:
+            best = Answer(int(people.value), int(people.low or 0), placement_of(widest))
+    return best
+
+
+def longest_context(
+    spec: DeploymentSpec,
+    hosts: Sequence[HostView],
+    model_facts: Mapping[str, Any],
+    people: int = 1,
+    *,
+    estimator: Estimator | None = None,
+) -> Answer | None:
+    """Tokens of each of so many conversations at the same time, in steps of 1,024; None where not even 1,024 fit."""
+    asks = estimator or Estimator.of(model_facts, spec.task)
+    short = spec.model_copy(update={"options": {**spec.options, "max_model_len": ROUND}})
+    found = rank(short, hosts, model_facts, Need(people=people), estimator=asks)
+    best: Answer | None = None
+    for spot in _different(found.spots, found.asked):
+        if spot.level not in ENOUGH:
+            continue
+        share = spot.most if found.asked.utilisation is None else spot.share
+        value = _longest(found.asked, spot, share, asks, sure=False)
+        if value and (best is None or value > best.value):
+            sure = _longest(found.asked, spot, share, asks, sure=True)
+            best = Answer(value, sure, placement_of(_widest(spot, _of_length(found.asked, value), asks)))
+    return best
+
+
+def _of_length(asked: Asked, context: int) -> Asked:
+    return replace(asked, context=context, need=replace(asked.need, context=context))
+
+
+def _longest(asked: Asked, spot: Spot, share: float, estimator: Estimator, *, sure: bool) -> int:
+    """By halving; more context never takes less memory."""
+    enough = ("fits",) if sure else ENOUGH
+    low, high = 0, max(ROUND, estimator.longest or LONGEST_UNKNOWN) // ROUND
+    while low < high:
+        middle = (low + high + 1) // 2
+        if estimator.fit(_of_length(asked, middle * ROUND), spot.setting, share).level in enough:
+            low = middle
+        else:
+            high = middle - 1
+    return low * ROUND
+
+
+def _widest(spot: Spot, asked: Asked, estimator: Estimator) -> Spot:
+    """The same place with all that could be claimed there."""
+    share = spot.share if asked.utilisation is not None else spot.most
+    return replace(spot, share=share, fit=estimator.fit(asked, spot.setting, share))
+
+
+def _different(spots: Sequence[Spot], asked: Asked) -> list[Spot]:
+    """One of each kind of place."""
+    kinds: dict[Any, Spot] = {}
+    for spot in spots:
+        kinds.setdefault((spot.setting, spot.share if asked.utilisation is not None else spot.most), spot)
+    return list(kinds.values())[:MOST_PLACES]
