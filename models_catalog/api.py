@@ -1,6 +1,7 @@
 """The catalog for programs: what could run, and looking for more of it."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from django.db.models import QuerySet
@@ -21,10 +22,10 @@ from panel.fleet.models import Host, Runtime
 router = Router(tags=["models"])
 
 
-def model_out(row: CatalogModel, runtimes: list[Runtime], used: dict[int, list[Use]]) -> dict[str, Any]:
+def model_out(row: CatalogModel, runtimes: list[Runtime], used: dict[int, list[Use]], actor: Any) -> dict[str, Any]:
     names = (
         "id", "name", "notes", "tags", "source_url", "added_by", "added_from", "approved", "approved_by",
-        "allow_remote_code", "created_at",
+        "allow_remote_code", "code_withdrawn", "created_at",
     )  # fmt: skip
     artifacts = list(row.artifacts.all())
     copies = [copy for artifact in artifacts for copy in artifact.copies.all()]
@@ -33,6 +34,7 @@ def model_out(row: CatalogModel, runtimes: list[Runtime], used: dict[int, list[U
     return {
         **{name: getattr(row, name) for name in names},
         "licence": row.licence or told,
+        "may_deploy": shelf.may_deploy(row, actor),
         "code": [{"file": file, "sha256": sum_} for file, sum_ in code],
         "code_digest": shelf.digest(code),
         "artifacts": [_artifact_out(row, artifact, runtimes, used.get(artifact.pk, [])) for artifact in artifacts],
@@ -66,25 +68,25 @@ def _copy_out(copy: Copy) -> dict[str, Any]:
     }
 
 
-def models(rows: Iterable[CatalogModel]) -> list[dict[str, Any]]:
+def models(rows: Iterable[CatalogModel], actor: Any) -> list[dict[str, Any]]:
     found = list(rows)
     runtimes = queries.engines()
     used = uses.of(artifact.pk for row in found for artifact in row.artifacts.all())
-    return [model_out(row, runtimes, used) for row in found]
+    return [model_out(row, runtimes, used, actor) for row in found]
 
 
 @router.get("/models", response=answers({200: Page[ModelOut]}), auth=Token("models.view"), summary=_("List models"))
 def listmodels(request: HttpRequest, asked: Query[ModelFilter]) -> Any:
     further = {name: getattr(asked, name) for name in ("show", "host", "format", "task", "size", "label", "tag")}
     rows: QuerySet[CatalogModel] = queries.listed(queries.Wish(text=asked.q, **further))
-    return page_of(rows, asked, models)
+    return page_of(rows, asked, partial(models, actor=request.auth))
 
 
 @router.get(
     "/models/{int:model_id}", response=answers({200: ModelOut}, 404), auth=Token("models.view"), summary=_("One model")
 )
 def get_model(request: HttpRequest, model_id: int) -> Any:
-    return models([queries.one(model_id)])[0]
+    return models([queries.one(model_id)], request.auth)[0]
 
 
 @router.post(

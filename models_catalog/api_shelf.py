@@ -36,7 +36,7 @@ __all__ = ["router"]
 )
 def describe_model(request: HttpRequest, model_id: int, body: DescribeIn) -> Any:
     shelf.describe(queries.one(model_id), actor=request.auth, **body.model_dump())
-    return models([queries.one(model_id)])[0]
+    return models([queries.one(model_id)], request.auth)[0]
 
 
 @router.post(
@@ -47,7 +47,7 @@ def describe_model(request: HttpRequest, model_id: int, body: DescribeIn) -> Any
 )
 def approve_model(request: HttpRequest, model_id: int, body: ApprovalIn) -> Any:
     shelf.approve(queries.one(model_id), body.approved, actor=request.auth)
-    return models([queries.one(model_id)])[0]
+    return models([queries.one(model_id)], request.auth)[0]
 
 
 @router.post(
@@ -59,7 +59,7 @@ def approve_model(request: HttpRequest, model_id: int, body: ApprovalIn) -> Any:
 )
 def trust_model(request: HttpRequest, model_id: int, body: CodeIn) -> Any:
     shelf.set_remote_code(queries.one(model_id), body.allowed, actor=request.auth, seen=body.digest)
-    return models([queries.one(model_id)])[0]
+    return models([queries.one(model_id)], request.auth)[0]
 
 
 @router.get(

@@ -7,7 +7,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from models_catalog import disk, queries, serving, uses, wording
+from models_catalog import disk, queries, serving, shelf, uses, wording
 from models_catalog.facts import ModelFacts
 from models_catalog.models import Artifact, CatalogModel, Copy
 from models_catalog.uses import Use
@@ -144,11 +144,17 @@ def row(model: CatalogModel, runtimes: Sequence[Runtime], used: Mapping[int, tup
     }
 
 
-def rows(models: Iterable[CatalogModel]) -> list[dict[str, Any]]:
+def rows(models: Iterable[CatalogModel], actor: Any) -> list[dict[str, Any]]:
+    """The lines of the list, as `actor` may use them."""
     found = list(models)
     runtimes = queries.engines()
     used = uses.few((artifact.pk for model in found for artifact in model.artifacts.all()), USES_SHOWN)
-    return [row(model, runtimes, used) for model in found]
+    return [_as_allowed(row(model, runtimes, used), shelf.may_deploy(model, actor)) for model in found]
+
+
+def _as_allowed(line: dict[str, Any], may: bool) -> dict[str, Any]:
+    """Where only approved models may be deployed, the others say so."""
+    return {**line, "deploy": line["deploy"] if may else None, "unapproved": line["deploy"] is not None and not may}
 
 
 def chips(current: str) -> list[tuple[str, str, bool]]:

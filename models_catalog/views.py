@@ -71,7 +71,7 @@ def _rows(request: HttpRequest) -> dict[str, Any]:
     )
     found = slice_of(request, queries.listed(wish, sort=asked["sort"]), size=PAGE)
     known = bool(len(found)) or queries.any_model()
-    return {"asked": asked, "page": found, "rows": contexts.rows(found), "any": known}
+    return {"asked": asked, "page": found, "rows": contexts.rows(found, request.actor), "any": known}
 
 
 @require_GET

@@ -13,8 +13,9 @@ from deployments import preflight, services
 from deployments.models import Deployment
 from deployments.spec import DeploymentSpec
 from models_catalog import deleting, disk, events, fits, queries, repairs, shelf, tasks
+from models_catalog.downloads import origins
 from models_catalog.facts import ModelFacts
-from models_catalog.models import Artifact, CatalogModel, Copy
+from models_catalog.models import Artifact, CatalogModel, Copy, Download
 from models_catalog.services import record_scan
 from panel.accounts.actor import Actor
 from panel.accounts.models import User
@@ -143,6 +144,27 @@ def test_the_refusal_is_a_page_with_a_plain_sentence(copy: Copy, settings: LazyS
     wish["restart"] = "on_failure"
     answer = client.post(reverse("deployment-new"), wish)
     assert answer.status_code == 422 and "Tiny-1B-Instruct is not approved" in answer.content.decode()
+
+
+def test_whoever_may_not_deploy_it_sees_why_in_the_list_and_the_api(copy: Copy, settings: LazySettings) -> None:
+    from panel.fleet.models import Runtime
+    from tests.api.conftest import person, program
+
+    settings.BERTH_APPROVED_MODELS_ONLY = True
+    Runtime.objects.create(host=copy.host, engine="vllm", executable="/opt/vllm", device="cuda")
+    for role, may in (("operator", False), ("admin", True)):
+        client = Client()
+        client.force_login(User.objects.get(pk=actor(role).id))
+        text = client.get(reverse("models")).content.decode()
+        assert (f"?artifact={copy.artifact_id}" in text) is may
+        assert ("operators may only deploy approved models here" in text) is not may
+        api = program(person(role))
+        assert api.get("/api/v1/models").json()["items"][0]["may_deploy"] is may
+        assert api.get(f"/api/v1/models/{copy.artifact.model_id}").json()["may_deploy"] is may
+        wish = {"name": f"by-{role}", "spec": {"artifact_id": copy.artifact_id}}
+        answer = api.post("/api/v1/deployments", wish, content_type="application/json")
+        assert answer.status_code == (201 if may else 403), answer.content
+        assert may or answer.json()["code"] == "model.not_approved"
 
 
 # --- its own code -----------------------------------------------------------------------------------------------------
@@ -341,6 +363,10 @@ def test_damaged_files_are_offered_again_where_someone_can_fetch_them(
     asked: list[int] = []
     repairs.register(lambda rows: {one.pk for one in rows}, lambda one, *, actor: asked.append(one.pk))
     assert repairs.offers([row]) == {row.pk: repairs.Offer(1, 4)}
+    builders.make_download(row.host, name="Tiny-1B-Instruct")
+    assert origins.running([row]) == {row.pk: f"/models/downloads/{Download.objects.get().pk}/"}
+    Download.objects.update(state="done")
+    assert origins.running([row]) == {} and origins.known([row]) == {row.pk}
     client = Client()
     client.force_login(User.objects.get(pk=actor("operator").id))
     text = client.get(reverse("model", args=[row.artifact.model_id])).content.decode()

@@ -138,8 +138,8 @@ def test_a_row_shows_facts_size_and_copies(host: Host, engine: Runtime) -> None:
         ({"facts": {"tasks": [], "architectures": ["Odd"]}}, True, "(Odd)"),
         ({"facts": {"needs_remote_code": True}}, True, "its own program code"),
         ({}, False, "No working engine was found on atlas"),
-        ({"facts": {"format": "gguf"}}, True, "vLLM needs config.json"),
-        ({"facts": {"format": "gguf"}, "extra": {"config_beside": True}}, True, "vllm-gguf-plugin"),
+        ({"facts": {"format": "gguf"}}, True, "can serve a GGUF file"),
+        ({"facts": {"format": "gguf"}, "extra": {"config_beside": True}}, True, "can serve a GGUF file"),
         ({"usable": False, "problems": [{"code": "from_the_future", "params": {}}]}, True, "Not usable"),
     ],
 )
