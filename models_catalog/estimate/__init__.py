@@ -11,20 +11,23 @@ from __future__ import annotations
 from models_catalog.estimate import cpu, files, offload, sglang, unknown, versions, vllm
 from models_catalog.estimate.case import Case, case_of
 from models_catalog.estimate.gpus import Gpu
+from models_catalog.estimate.learned import Lesson
 from models_catalog.estimate.options import Options
 from models_catalog.estimate.plan import Amount, Plan, Rank, Reason
 from models_catalog.estimate.schemes import UNPACKED, Scheme, scheme_of
 from models_catalog.estimate.versions import Version
 from models_catalog.facts import Geometry, ModelFacts
 
-__all__ = ["ENGINES", "Amount", "Gpu", "Options", "Plan", "Rank", "Reason", "estimate"]
+__all__ = ["ENGINES", "Amount", "Gpu", "Lesson", "Options", "Plan", "Rank", "Reason", "estimate"]
 
 ENGINES = ("vllm", "sglang", "llama.cpp", "ollama")
 
 
-def estimate(facts: ModelFacts, options: Options, gpu: Gpu, engine_version: str = "") -> Plan:
-    """The plan of one engine on GPUs of one kind; of unlike GPUs, name the smallest. Raises ValueError for an
-    engine that is not in ENGINES."""
+def estimate(
+    facts: ModelFacts, options: Options, gpu: Gpu, engine_version: str = "", lesson: Lesson | None = None
+) -> Plan:
+    """The plan of one engine on GPUs of one kind; of unlike GPUs, name the smallest. `lesson` corrects the cache of
+    vLLM on GPUs. Raises ValueError for an engine that is not in ENGINES."""
     if options.engine not in ENGINES:
         raise ValueError(f"unknown engine {options.engine!r}; known are {', '.join(ENGINES)}")
     if options.engine == "llama.cpp":
@@ -34,7 +37,7 @@ def estimate(facts: ModelFacts, options: Options, gpu: Gpu, engine_version: str 
     if facts.geometry is None:
         return unknown.nothing_known(facts, options, gpu, engine_version, Reason("model.unknown"))
     scheme = _scheme(facts, options)
-    plan = _by_version(facts, facts.geometry, scheme or UNPACKED, options, gpu, engine_version)
+    plan = _by_version(facts, facts.geometry, scheme or UNPACKED, options, gpu, engine_version, lesson)
     if scheme is None:
         told = options.scheme or (facts.quantisation.label if facts.quantisation else "")
         plan = unknown.unpacked(plan, options, Reason("scheme.unknown", {"scheme": told}))
@@ -52,13 +55,20 @@ def _scheme(facts: ModelFacts, options: Options) -> Scheme | None:
 
 
 def _by_version(
-    facts: ModelFacts, geometry: Geometry, scheme: Scheme, options: Options, gpu: Gpu, engine_version: str
+    facts: ModelFacts,
+    geometry: Geometry,
+    scheme: Scheme,
+    options: Options,
+    gpu: Gpu,
+    engine_version: str,
+    lesson: Lesson | None,
 ) -> Plan:
     """With the rules of the version; of an unknown one, with those of every era."""
 
     def case(version: Version) -> Case:
         longest = facts.context_length
-        return case_of(geometry, scheme, options, gpu, version, longest=longest, family=facts.model_type)
+        family = facts.model_type
+        return case_of(geometry, scheme, options, gpu, version, longest=longest, family=family, lesson=lesson)
 
     newest = Version(versions.NEWEST)
     if options.engine == "sglang":

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from models_catalog.estimate import gpus
 from models_catalog.estimate.gpus import Gpu, Traits
+from models_catalog.estimate.learned import Lesson
 from models_catalog.estimate.options import Options
 from models_catalog.estimate.schemes import Scheme
 from models_catalog.estimate.units import round_up
@@ -29,6 +30,7 @@ class Case:
     batched_tokens: int
     utilisation: float
     family: str = ""  # model_type, for the few quantities that were measured by family
+    lesson: Lesson | None = None  # what earlier launches of this kind taught
 
     @property
     def vocab(self) -> int:
@@ -71,6 +73,7 @@ def case_of(
     *,
     longest: int | None = None,
     family: str = "",
+    lesson: Lesson | None = None,
 ) -> Case:
     """Fill in the defaults of the API server. `longest` is the context that the model itself names."""
     context = options.context or longest or LONGEST_UNKNOWN
@@ -90,6 +93,7 @@ def case_of(
         batched_tokens=tokens,
         utilisation=options.utilisation or version.default_utilisation,
         family=family,
+        lesson=lesson,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
-from models_catalog.estimate import activation, gpus, graphs, kv_cache, overhead, verdict, weights
+from models_catalog.estimate import activation, gpus, graphs, kv_cache, learned, overhead, verdict, weights
 from models_catalog.estimate.case import Case
 from models_catalog.estimate.kv_cache import Cache
 from models_catalog.estimate.plan import Amount, Plan, Rank, Reason
@@ -68,6 +68,8 @@ def _rank(case: Case, stage: int, plain_parts: frozenset[str]) -> Rank:
     )
     beside, captured = overhead.overhead(case), graphs.graphs(case, stage)
     cache = _cache_gib(case, loaded, peak, beside, captured)
+    if case.lesson is not None and cache.value is not None and case.options.kv_gib is None:
+        beside, peak, loaded = learned.moved((beside, peak, loaded), case.lesson.shift_gib)
     return Rank(stage, loaded, peak, beside, captured, cache, len(case.stage_layers(stage)))
 
 
@@ -83,13 +85,19 @@ def _cache_gib(case: Case, loaded: Amount, peak: Amount, beside: Amount, capture
     charged = captured.value if case.version.charges_graphs else 0.0
     parts = (loaded, peak, beside)
     left = budget - sum(part.value or 0.0 for part in parts) - (charged or 0.0)
-    doubt = cache_doubt_gib(case, left)
     reason = Reason("kv.left", {"budget": round(budget, 2), "utilisation": case.utilisation})
+    if case.lesson is not None:
+        left += case.lesson.shift_gib
+        told_by = {"launches": case.lesson.launches, "shift": case.lesson.shift_gib}
+        reason = Reason("kv.learned", {**reason.params, **told_by})
+    doubt = cache_doubt_gib(case, left)
     return Amount.near(left, doubt, min(doubt, max(0.0, budget - left)), reason=reason)
 
 
 def cache_doubt_gib(case: Case, left: float) -> float:
-    """How far the size of the cache may be off on a GPU and version that were not measured."""
+    """How far the size of the cache may be off: on a GPU and version that were not measured, or after launches here."""
+    if case.lesson is not None:
+        return case.lesson.doubt_gib
     doubt = max(LEAST_DOUBT_GIB, LEAST_DOUBT_SHARE * abs(left))
     shape = case.geometry
     unusual = bool(shape.experts or case.hybrid or shape.vision_parameters) and case.version.charges_graphs
@@ -165,5 +173,5 @@ def _notes(judge: verdict.Judge, case: Case) -> None:
         judge.note("kv.in_flight", tokens=version.batches_in_flight * case.batched_tokens)
     if case.options.tp > shape.kv_heads and shape.latent is None:
         judge.note("kv.copied", tp=case.options.tp, kv_heads=shape.kv_heads)
-    if version.charges_graphs:
+    if version.charges_graphs and case.lesson is None:
         judge.note("start.cold")

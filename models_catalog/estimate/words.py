@@ -39,6 +39,10 @@ WORDS: dict[str, str] = {
     "graphs.inside": gettext_noop("CUDA graphs for up to %(sequences)s requests, taken out of the budget."),
     "graphs.outside": gettext_noop("This version records CUDA graphs outside its budget; they need room beside it."),
     "kv.left": gettext_noop("What is left of %(budget)s GiB, the GPU's total × %(utilisation)s."),
+    "kv.learned": gettext_noop(
+        "What is left of %(budget)s GiB, the GPU's total × %(utilisation)s, corrected by %(launches)s launches on this"
+        " host (%(shift)s GiB)."
+    ),
     "kv.static": gettext_noop("What the weights leave of %(budget)s GiB."),
     "kv.told": gettext_noop("The size that was given."),
     "kv.cpu_default": gettext_noop("The engine's own default on a processor."),
