@@ -18,12 +18,14 @@ from models_catalog import queries as catalog
 from models_catalog.models import Artifact, Copy
 from models_catalog.serving import obstacles
 from models_catalog.shelf import may_deploy
+from models_catalog.sidecars.contexts import offer
 from models_catalog.wording import of_serving
 from panel.core.errors import Invalid
 from panel.core.numbers import approx, gib, ngroup, size
 from panel.fleet.models import Gpu, Host, Runtime
 from panel.fleet.wording import engine
 
+STILL_OPEN = ("no_engine", "gguf_needs_plugin")  # the plan says what can be done
 EXPERT = (
     "host",
     "runtime",
@@ -104,8 +106,8 @@ def _choice(artifact: Artifact, copies: list[Copy], engines: Sequence[Runtime], 
         "chosen": is_chosen,
         "facts": " · ".join(part for part in (size(artifact.size_bytes), artifact.label, where) if part),
         "problem": of_serving(obstacle).text if obstacle else "",
-        # An engine may still come, and the settings of a deployment keep the model that they have.
-        "closed": obstacle is not None and obstacle["code"] != "no_engine" and not is_chosen,
+        # An engine or its plugin may still come, and the settings of a deployment keep the model that they have.
+        "closed": obstacle is not None and obstacle["code"] not in STILL_OPEN and not is_chosen,
     }
 
 
@@ -160,7 +162,7 @@ def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
         "command": check.preview(),
     }
     if not check.ok:
-        return context
+        return context | {"conversions": _conversions(check, spec)}
     assert check.placement is not None and check.launch is not None and check.host and check.runtime and check.copy
     gpus = " + ".join(f"GPU {gpu.index}" for gpu in check.gpus)
     notes = [*check.placement.notes, *check.launch.notes]
@@ -188,6 +190,20 @@ def _capacity(check: Check) -> list[tuple[str, str, str]]:
         told = _("tokens; surely %(low)s") % {"low": ngroup(placed.longest.low or 0)}
         facts.append((_("Longest conversation"), approx(ngroup(placed.longest.value)), told))
     return facts
+
+
+CONVERT = ("gguf.no_cpu_kernels", "gguf.plugin_missing")
+
+
+def _conversions(check: Check, spec: DeploymentSpec) -> list[dict[str, str]]:
+    """Where a GGUF file is what stands in the way: its copies, as folders that the engine could calculate with."""
+    found = check.reason.get("params", {}).get("candidates") or [check.reason]
+    if not any(one.get("code") in CONVERT for one in found):
+        return []
+    copies = Copy.objects.filter(artifact=spec.artifact_id, present=True, usable=True, delete_job=None)
+    if spec.host_id is not None:
+        copies = copies.filter(host=spec.host_id)
+    return [{**offer(copy), "host": copy.host.name} for copy in copies.select_related("host", "artifact__model")[:5]]
 
 
 def _reserved(check: Check) -> list[tuple[str, str, str]]:

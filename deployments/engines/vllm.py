@@ -44,10 +44,10 @@ class VLLM:
         if runtime.device not in built_for:
             return [Reason(f"runtime.not_for_{device}", facts)]
         if model_facts.get("format") == "gguf" and version_key(runtime.version)[:2] >= GGUF_PLUGIN_SINCE:
+            if runtime.device == "cpu":  # at best it starts, then dies at the first question: its kernels need CUDA
+                return [Reason("gguf.no_cpu_kernels", facts)]
             if not any("gguf" in plugin.lower() for plugin in runtime.plugins):
                 return [Reason("gguf.plugin_missing", facts)]
-            if runtime.device == "cpu":  # it starts, then dies at the first question: its kernels need CUDA
-                return [Reason("gguf.no_cpu_kernels", facts)]
         return []
 
     def needs_sidecar(self, runtime: RuntimeFacts, model_facts: Mapping[str, Any]) -> bool:

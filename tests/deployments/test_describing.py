@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 
 from deployments import describing, preflight
@@ -11,6 +12,7 @@ from deployments.models import Deployment
 from deployments.reconcile import reconcile
 from deployments.wording import words
 from models_catalog.models import Copy
+from panel.accounts.models import User
 from panel.fleet.models import Job, Reservation, Runtime
 from tests.deployments import builders
 
@@ -146,3 +148,27 @@ def test_the_preview_says_it_before_the_start(row: Deployment) -> None:
     Deployment.objects.filter(pk=row.pk).update(desired="stopped")
     assert looked_at(row).state == "stopped"
     assert FOLDER in preflight.check(spec_of(row), name=row.name).preview(), "the same answer twice"
+
+
+def test_where_it_cannot_start_the_plan_offers_the_conversion(row: Deployment) -> None:
+    Runtime.objects.update(device="cpu", plugins=[])
+    artifact = Copy.objects.get().artifact
+    artifact.facts = {**artifact.facts, "parameters": 1_000_000_000}
+    artifact.save()
+    client = Client()
+    client.force_login(User.objects.create_user(username="ada", role="operator"))
+    form = {
+        "artifact": artifact.pk,
+        "name": "x",
+        "device": "auto",
+        "gpu_count": 1,
+        "task": "generate",
+        "restart": "never",
+    }
+    shown = (
+        client.post("/deployments/plan", form, headers={"HX-Request": "true"}).content.decode().replace("\u00a0", " ")
+    )
+    assert "its kernels need a GPU" in shown and f"/models/copies/{Copy.objects.get().pk}/convert" in shown
+    assert "≈ 1.9 GiB" in shown
+    opened = client.get(f"/deployments/new?artifact={artifact.pk}").content.decode()
+    assert "No engine on quay can serve a GGUF file" in opened

@@ -349,3 +349,24 @@ def test_versions_in_order() -> None:
     order = ["0.6.3.post1", "0.9.2", "0.11.0rc1", "0.11.0", "0.32.0+cpu", "1.0"]
     assert sorted(order, key=version_key) == order
     assert version_key("unknown") == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "facts", "needs"),
+    [
+        ("0.32.0", {"format": "gguf"}, True),
+        ("0.32.0", {"format": "gguf", "config_beside": True}, False),
+        ("0.32.0", {"format": "hf"}, False),
+        ("0.25.1", {"format": "gguf"}, False),
+        ("", {"format": "gguf"}, False),
+    ],
+    ids=["alone", "files beside it", "a folder", "reads it by itself", "unknown version"],
+)
+def test_which_models_need_a_description(version: str, facts: dict, needs: bool) -> None:
+    assert adapter_for("vllm").needs_sidecar(RuntimeFacts("/x/vllm", version=version), facts) is needs
+
+
+def test_on_a_cpu_the_plugin_would_not_help() -> None:
+    runtime = RuntimeFacts("/x/vllm", version="0.32.0", device="cpu")
+    (reason,) = adapter_for("vllm").runtime_reasons(runtime, {"format": "gguf"}, "cpu")
+    assert reason.code == "gguf.no_cpu_kernels"
