@@ -64,8 +64,8 @@ class Spot:
         last = (-self.free, self.host.id, tuple(gpu.index for gpu in self.gpus))
         slow = len(self.gpus) > 1 and not self.linked
         if asked.need.priority == "fit":
-            claimed = sum(gpu.total_mib * self.share for gpu in self.gpus) or self.need_mib
-            return (*first, len(self.gpus), round(claimed), self.free, *last[1:])
+            size = sum(gpu.total_mib for gpu in self.gpus) or self.host.ram_total_mib
+            return (*first, len(self.gpus), size, self.free, *last[1:])
         if asked.need.priority == "speed":
             age = tuple(-number for number in min((gpu.capability or (0, 0)) for gpu in self.gpus)) if self.gpus else ()
             parts = len(self.gpus) if slow else -len(self.gpus)
