@@ -1,14 +1,14 @@
 """Starts and their logs, and deployments as files, for programs."""
 
 import uuid
-from typing import Any
+from typing import Any, Literal
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_noop as _
 from ninja import Query, Router, Schema
 from pydantic import Field
 
-from deployments import portable, queries
+from deployments import exported, portable, queries
 from deployments.api import reached
 from deployments.models import Run
 from deployments.schemas import LogFilter, LogOut, RunOut, log_out, run_out
@@ -99,9 +99,13 @@ class ApplyFilter(Schema):
     dry_run: bool = Field(False, description=_("Only say what would be changed."))
 
 
-def _file(text: str, name: str) -> HttpResponse:
-    answer = HttpResponse(text, content_type=FILE)
-    answer["Content-Disposition"] = f'attachment; filename="{name}.yaml"'
+class ExportFilter(Schema):
+    form: Literal["berth", "command", "compose", "systemd"] = Field("berth", description=_("Which kind of file."))
+
+
+def _file(text: str, name: str, ending: str = "yaml", kind: str = FILE) -> HttpResponse:
+    answer = HttpResponse(text, content_type=kind)
+    answer["Content-Disposition"] = f'attachment; filename="{name}.{ending}"'
     return answer
 
 
@@ -113,13 +117,19 @@ YAML = {"responses": {200: {"description": "OK", "content": {FILE: {"schema": po
     response=answers({200: None}, 404, 409),
     auth=Token("deployments.view"),
     summary=_("A deployment as a file"),
-    description=_("YAML with names instead of numbers; apply it here or on another panel."),
+    description=_(
+        "YAML with names instead of numbers; apply it here or on another panel. With `form` as it runs without Berth:"
+        " the exact command, a compose file or a systemd unit. Secrets are in none of them."
+    ),
     openapi_extra=YAML,
     tags=["deployments"],
 )
-def export_deployment(request: HttpRequest, deployment_id: int) -> Any:
+def export_deployment(request: HttpRequest, deployment_id: int, asked: Query[ExportFilter]) -> Any:
     row = reached(request, deployment_id)
-    return _file(portable.dump([row]), row.name)
+    if asked.form == "berth":
+        return _file(portable.dump([row]), row.name)
+    kind = FILE if asked.form == "compose" else "text/plain; charset=utf-8"
+    return _file(exported.export(row, asked.form), row.name, exported.ENDINGS[asked.form], kind)
 
 
 @router.post(

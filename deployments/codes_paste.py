@@ -103,7 +103,7 @@ PASTE: dict[str, Pair] = {
     ),
     "paste.secret_hub": (
         _("%(name)s is a secret: it was not kept."),
-        _("Nothing is downloaded when a model starts. Tokens for downloads are kept on the page Downloads, Access."),
+        _("Nothing is downloaded when a model starts. Tokens for downloads are kept on the page “Access to hubs”."),
     ),
     # places
     "paste.gpus_without_parts": (

@@ -1,5 +1,6 @@
 """The deploy form: what a person may say, and the spec that comes of it. Checks of meaning live in preflight.py."""
 
+import json
 import shlex
 from typing import Any
 
@@ -13,6 +14,7 @@ from panel.core.mask import mask
 
 # form field → the engine's option of the same meaning; empty fields leave the choice to the engine.
 OPTION_FIELDS = ("max_model_len", "max_num_seqs", "gpu_memory_utilization", "dtype")
+REST = ("grace_s", "start_deadline_s", "restart", "people", "priority")  # see rest below
 DTYPES = [("", _("As the model says")), ("bfloat16", "bfloat16"), ("float16", "float16"), ("float32", "float32")]
 
 
@@ -49,6 +51,10 @@ class DeploymentForm(forms.Form):
     extra_args = forms.CharField(
         required=False, max_length=8000, widget=forms.Textarea(attrs={"rows": 3}), label=_("More engine flags")
     )
+    env = forms.CharField(
+        required=False, max_length=20_000, widget=forms.Textarea(attrs={"rows": 2}), label=_("Variables")
+    )
+    rest = forms.CharField(required=False, max_length=500, widget=forms.HiddenInput)  # what a pasted command said more
     restart = forms.ChoiceField(
         choices=[("on_failure", _("Start again after a failure")), ("never", _("Never start again by itself"))],
         initial="on_failure",
@@ -75,13 +81,35 @@ class DeploymentForm(forms.Form):
         except ValueError as exc:
             raise forms.ValidationError(_("A quote is opened and not closed.")) from exc
 
+    def clean_env(self) -> dict[str, str]:
+        """Variables, one on each line; a value may hold anything but a line end."""
+        found: dict[str, str] = {}
+        for line in self.cleaned_data["env"].splitlines():
+            name, sign, value = line.strip().partition("=")
+            if line.strip() and not sign:
+                raise forms.ValidationError(_("Write each variable on a line of its own, as NAME=value."))
+            if sign:
+                found[name.strip()] = value
+        return found
+
+    def clean_rest(self) -> dict[str, Any]:
+        """Fields that the form does not show; anything else is nothing."""
+        try:
+            values = json.loads(self.cleaned_data["rest"] or "{}")
+        except (ValueError, RecursionError):
+            return {}
+        return {name: values[name] for name in REST if name in values} if isinstance(values, dict) else {}
+
     def to_spec(self, base: DeploymentSpec | None = None) -> DeploymentSpec:
         """The spec this form says. Raises Invalid."""
         data = self.cleaned_data
-        values = base.model_dump(mode="json") if base is not None else {}
+        values = base.model_dump(mode="json") if base is not None else dict(data["rest"])
         options = {key: value for key, value in values.get("options", {}).items() if key not in OPTION_FIELDS}
         options |= {key: data[key] for key in OPTION_FIELDS if data.get(key) not in (None, "")}
-        restart = {**values.get("restart", {}), "policy": data["restart"]}
+        kept = values.get("restart")
+        restart = {**(kept if isinstance(kept, dict) else {}), "policy": data["restart"]}
+        if "env" in self.data:  # a program that knows no such field leaves the variables as they are
+            values["env"] = restored(data["env"], values.get("env", {}))
         gpus = data["gpus"] if data["device"] != "cpu" else []
         return parse_spec(
             {
@@ -114,6 +142,7 @@ class DeploymentForm(forms.Form):
             "task": spec.task,
             "kv_cache_gib": spec.kv_cache_gib,
             "extra_args": shlex.join(mask(spec.extra_args)),
+            "env": "\n".join(f"{name}={value}" for name, value in mask(spec.env).items()),
             "restart": spec.restart.policy,
             **{key: spec.options.get(key) for key in OPTION_FIELDS},
         }

@@ -152,9 +152,8 @@ def _roots(hosts: Sequence[Host], copies: Sequence[Form]) -> tuple[str, ...]:
 
 
 def _engines() -> list[Runtime]:
-    rows = Runtime.objects.filter(engine__in=STARTED, present=True, refusal=None, host__forgotten_at=None).defer(
-        "flags"
-    )
+    there = Runtime.objects.filter(present=True, refusal__isnull=True, host__forgotten_at=None)
+    rows = there.filter(engine__in=STARTED).defer("flags")
     return sorted(rows, key=lambda row: version_key(row.version), reverse=True)
 
 

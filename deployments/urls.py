@@ -4,13 +4,14 @@ from django.urls import path
 from django.views.decorators.http import require_GET
 from django.views.generic import RedirectView
 
-from deployments import views, views_hosts, views_live
+from deployments import views, views_hosts, views_live, views_paste
 
 urlpatterns = [
     path("", views.index, name="deployments"),
     path("deployments/", require_GET(RedirectView.as_view(pattern_name="deployments"))),
     path("deployments/live", views_live.all_live, name="deployments-live"),
     path("deployments/new", views.new, name="deployment-new"),
+    path("deployments/paste", views_paste.paste, name="deployment-paste"),
     path("deployments/plan", views.plan, name="deployment-plan"),
     path("deployments/<int:pk>/", views.detail, name="deployment"),
     path("deployments/<int:pk>/edit", views.edit, name="deployment-edit"),
@@ -21,6 +22,7 @@ urlpatterns = [
     path("deployments/<int:pk>/restart", views.restart, name="deployment-restart"),
     path("deployments/<int:pk>/delete", views.delete, name="deployment-delete"),
     path("deployments/<int:pk>/ask", views.ask, name="deployment-ask"),
+    path("deployments/<int:pk>/export", views_paste.export, name="deployment-export"),
     path("deployments/<int:pk>/live", views_live.one_live, name="deployment-live"),
     path("hosts/<int:pk>/stop-deployments", views_hosts.empty, name="host-empty"),
     path("runs/<uuid:run_id>/", views.run, name="run"),

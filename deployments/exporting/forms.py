@@ -78,6 +78,8 @@ def _marker(what: Exported) -> str:
     for name in ("task", "grace_s", "start_deadline_s"):
         if getattr(spec, name) != getattr(usual, name):
             values[name] = getattr(spec, name)
+    if more := {name: getattr(spec, name) for name in DeploymentSpec.model_fields if name not in marker.SAID}:
+        values["more"] = {name: value for name, value in more.items() if value != getattr(usual, name)}
     if spec.restart != Restart():
         values["restart"] = spec.restart.model_dump()
     if what.host:

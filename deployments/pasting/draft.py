@@ -74,6 +74,7 @@ class Draft:
     start_deadline_s: float | None = None
     host: str = ""  # the name of the chosen one, where an export told it
     chosen: str = ""  # the executable of the chosen engine, where an export told it
+    rest: dict[str, Any] = field(default_factory=dict)  # further fields of the spec, where an export told them
     parts: dict[str, int] = field(default_factory=dict)
     taken: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -377,4 +378,4 @@ class Draft:
         }
         names = ("task", "kv_cache_gib", "restart", "grace_s", "start_deadline_s")
         optional = {name: getattr(self, name) for name in names}
-        return found | {name: value for name, value in optional.items() if value not in (None, "", {})}
+        return self.rest | found | {name: value for name, value in optional.items() if value not in (None, "", {})}

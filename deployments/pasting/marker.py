@@ -11,11 +11,23 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from deployments.pasting.start import listed
+from deployments.spec import DeploymentSpec
+
 if TYPE_CHECKING:
     from deployments.pasting.draft import Draft
 
 SIGN = "berth: "
 LONGEST = 8_000
+# What the command itself says, or this comment under another name; all other fields of a spec go as they are.
+SAID = frozenset(
+    listed(
+        """
+        engine artifact_id host_id runtime_id device gpu_uuids gpu_count task options extra_args env kv_cache_gib
+        restart grace_s start_deadline_s
+        """
+    )
+)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 
 
@@ -75,6 +87,10 @@ def _rest(draft: Draft, marker: Mapping[str, Any]) -> None:
         value = marker.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
             setattr(draft, name, float(value))
+    more = marker.get("more")
+    for name, value in more.items() if isinstance(more, dict) else ():
+        if name in DeploymentSpec.model_fields and name not in SAID and isinstance(value, str | int | float):
+            draft.rest[name] = value
     for name, place in (("host", "host"), ("runtime", "chosen")):
         text = marker.get(name)
         if isinstance(text, str) and len(text) < 600:

@@ -16,7 +16,7 @@ TRIES = 40  # how often something that has no end may be looked for: each look m
 
 DOUBLE = '"“”„‟＂'
 SINGLE = "'‘’‚‛＇"
-_INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u00ad\u200e\u200f"), None)
+_INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad\u200e\u200f"
 _LINE_ENDS = re.compile(r"\r\n?|[\u2028\u2029\x85\x0b\x0c]")
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)[^\n`]*$", re.MULTILINE)
 _WINDOWS = re.compile(
@@ -53,7 +53,7 @@ class _Reader:
         if len(text) > LONGEST:
             self.script.marks.add("too_long")
             text = text[:LONGEST]
-        text = _LINE_ENDS.sub("\n", text.translate(_INVISIBLE)).replace("\0", "")
+        text = _LINE_ENDS.sub("\n", text.lstrip(_INVISIBLE)).replace("\0", "")
         self.text = _FENCE.sub("", text)
         self.at = 0
         self.windows = _WINDOWS.search(self.text) is not None
@@ -78,7 +78,9 @@ class _Reader:
 
     def _step(self) -> None:
         char = self.text[self.at]
-        if char == "\n":
+        if char in _INVISIBLE:
+            self.at += 1
+        elif char == "\n":
             self.at += 1
             self._end_line()
         elif char.isspace():

@@ -28,11 +28,12 @@ READ = {
 }
 DEPLOY = {
     "artifact": "{artifact}", "name": "x1", "host": "", "device": "auto", "gpus": "", "gpu_count": "1",
-    "task": "generate", "extra_args": "", "restart": "never", "revision": "1",
+    "task": "generate", "extra_args": "", "env": "", "rest": "", "restart": "never", "revision": "1",
 }  # fmt: skip
 WRITE = {
     "/deployments/new": DEPLOY,
     "/deployments/plan": DEPLOY,
+    "/deployments/paste": {"text": "vllm serve /models/Tiny-1B-Instruct", "artifact": "{artifact}"},
     "/deployments/{row}/edit": DEPLOY,
     "/models/folders": {"host": "{host}", "path": "/x"},
     "/models/folders/{host}/remove": {"path": "/x"},

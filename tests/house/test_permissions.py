@@ -34,6 +34,8 @@ TABLE: dict[str, tuple[str, str]] = {
     "deployments/": (ANYONE, NOBODY),  # leads to the list, which asks who it is
     "deployments/live": ("viewer", NOBODY),
     "deployments/new": ("operator", "operator"),
+    "deployments/paste": ("operator", "operator"),
+    "deployments/<int:pk>/export": ("viewer", NOBODY),
     "deployments/plan": (NOBODY, "operator"),
     "deployments/<int:pk>/": ("viewer", NOBODY),
     "deployments/<int:pk>/edit": ("operator", "operator"),

@@ -1,0 +1,59 @@
+"""What the pages of pasted and exported commands show."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from deployments import pasted
+from deployments.exporting.forms import Form
+from deployments.pasting.read import ENGINES
+
+REPOSITORY_PARTS = 2
+
+
+def findings(reading: pasted.Reading) -> dict[str, Any]:
+    """The findings by how grave they are, the models to choose from, and where an unknown one can be had."""
+    groups: dict[str, list[Any]] = {"error": [], "warning": [], "note": []}
+    for finding in reading.findings:
+        groups[finding.level].append(pasted.say(finding))
+    unknown = any(finding.code == "paste.model_unknown" for finding in reading.findings)
+    return {
+        "engine": ENGINES.get(reading.engine, ""),
+        "errors": groups["error"],
+        "warnings": groups["warning"],
+        "notes": groups["note"],
+        "candidates": reading.candidates if reading.artifact is None else (),
+        "near": unknown,
+        "unknown": unknown,
+        "download": _download(reading.model) if unknown else "",
+    }
+
+
+def _download(model: str) -> str:
+    """The page that downloads a repository; "" where the name is none."""
+    parts = model.split("/")
+    if len(parts) != REPOSITORY_PARTS or not all(parts) or parts[0][0] in "~.$" or "\\" in model:
+        return ""
+    return f"{reverse('download-new')}?{urlencode({'source': 'huggingface', 'repo': model})}"
+
+
+def boxes(texts: Mapping[Form, str]) -> list[dict[str, str]]:
+    """Each form with its heading and what to do with it."""
+    said: dict[Form, tuple[str, str]] = {
+        "command": (
+            _("Command"),
+            _("As the host runs it, with a port of its own. Set VLLM_API_KEY first; it protects the engine."),
+        ),
+        "compose": (
+            _("Compose file"),
+            _("For docker compose, with the image that vLLM publishes. The folder with the models is only read."),
+        ),
+        "systemd": (
+            _("systemd unit"),
+            _("For /etc/systemd/system. The key stands in a file of its own, which the unit names."),
+        ),
+    }
+    return [{"form": form, "title": said[form][0], "hint": said[form][1], "text": text} for form, text in texts.items()]
