@@ -74,6 +74,15 @@ def test_code_that_is_no_file_of_a_sane_size_is_refused(model: Path, tmp_path: P
     assert refusal(order(model, code=pins), tmp_path) == ("code_changed", ["big.py"])
 
 
+def test_a_configuration_that_is_too_long_to_be_looked_at_is_refused(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_code, "MAX_JSON", 60)
+    (model / "tokenizer_config.json").write_text(json.dumps({"words": "x" * 60}))
+    (model / "other.json").write_text(json.dumps({"words": "x" * 60}))  # a mere list of words stays a link
+    assert refusal(order(model), tmp_path) == ("code_changed", ["tokenizer_config.json"])
+
+
 def test_code_of_a_folder_below_is_out_of_reach(model: Path, tmp_path: Path) -> None:
     (model / "sub").mkdir()
     (model / "sub" / "evil.py").write_text("evil")
