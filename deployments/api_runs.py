@@ -109,7 +109,11 @@ def _file(text: str, name: str, ending: str = "yaml", kind: str = FILE) -> HttpR
     return answer
 
 
-YAML = {"responses": {200: {"description": "OK", "content": {FILE: {"schema": portable.file_schema()}}}}}
+COMPOSE = {"type": "object", "required": ["services"]}
+FORMS = {
+    FILE: {"schema": {"anyOf": [portable.file_schema(), COMPOSE]}},
+    "text/plain": {"schema": {"type": "string"}},
+}
 
 
 @router.get(
@@ -121,7 +125,7 @@ YAML = {"responses": {200: {"description": "OK", "content": {FILE: {"schema": po
         "YAML with names instead of numbers; apply it here or on another panel. With `form` as it runs without Berth:"
         " the exact command, a compose file or a systemd unit. Secrets are in none of them."
     ),
-    openapi_extra=YAML,
+    openapi_extra={"responses": {200: {"description": "OK", "content": FORMS}}},
     tags=["deployments"],
 )
 def export_deployment(request: HttpRequest, deployment_id: int, asked: Query[ExportFilter]) -> Any:
