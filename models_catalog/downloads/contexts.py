@@ -166,7 +166,6 @@ def _steps(row: Download) -> list[dict[str, Any]]:
     """The stages for the design system's timeline."""
     progress = row.progress
     now, passed = str(progress.get("phase") or ""), [str(code) for code in progress.get("passed") or []]
-    told = numbers(row)
     made = []
     for code in PHASES if now != "waiting" else ("waiting", *PHASES):
         done, doing = wording.STEPS[code]
@@ -177,9 +176,8 @@ def _steps(row: Download) -> list[dict[str, Any]]:
             kind = "now" if row.state in ACTIVE else "no" if row.state == State.FAILED else "todo"
         elif code in passed:
             kind = "yes"
-        value = told["percent"] if kind == "now" and code in ("downloading", "verifying") else None
         detail = str(progress.get("note") or "")[:120] if kind == "now" else ""
-        made.append({"kind": kind, "name": str(doing if kind == "now" else done), "detail": detail, "value": value})
+        made.append({"kind": kind, "name": str(doing if kind == "now" else done), "detail": detail})
     return made
 
 

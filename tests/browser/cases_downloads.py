@@ -3,9 +3,11 @@
 import atexit
 from functools import cache
 
+from django.utils import timezone
+
 from models_catalog.downloads.models import HubAccess
 from panel.core.crypto import seal
-from panel.fleet.models import Host
+from panel.fleet.models import Host, Runtime
 from tests.browser.cases import case
 from tests.browser.cases_fleet import make_host
 from tests.deployments import builders
@@ -39,6 +41,11 @@ def hub() -> str:
 
 def _host() -> Host:
     return make_host("atlas", gpus=2, facts=FOLDERS)
+
+
+def vllm(host: Host) -> None:
+    Runtime.objects.create(host=host, engine="vllm", executable="/opt/vllm/bin/vllm", version="0.32.0", device="cuda",
+                           python="3.12", flags={}, origin="path")  # fmt: skip
 
 
 @case("downloads")
@@ -77,9 +84,36 @@ def download_failed() -> str:
     return f"/models/downloads/{builders.make_download(_host(), state='failed', refusal=OFFLINE).pk}/"
 
 
+COMPARED = {"phase": "placing", "done": 0, "total": 0, "rate": 0.0, "passed": ["checking", "downloading", "verifying"]}
+
+
 @case("download-done", role="viewer")
 def download_done() -> str:
-    return f"/models/downloads/{builders.make_download(_host(), state='done').pk}/"
+    return f"/models/downloads/{builders.make_download(_host(), state='done', progress=COMPARED).pk}/"
+
+
+@case("download-arrived", role="operator")
+def download_arrived() -> str:
+    """The catalog has the model, and it can be deployed."""
+    host = _host()
+    copy = builders.make_copy(host)
+    vllm(host)
+    row = builders.make_download(host, state="done", progress=COMPARED, made=[copy.path])
+    return f"/models/downloads/{row.pk}/"
+
+
+@case("download-paused")
+def download_paused() -> str:
+    row = builders.make_download(_host(), state="paused", moved_by="olga", tries=2)
+    return f"/models/downloads/{row.pk}/"
+
+
+@case("download-away")
+def download_away() -> str:
+    host = _host()
+    row = builders.make_download(host)
+    Host.objects.filter(pk=host.pk).update(lost_at=timezone.now())
+    return f"/models/downloads/{row.pk}/"
 
 
 @case("download-find")

@@ -310,7 +310,7 @@ def test_the_same_files_for_one_host_are_one_download_for_another_place_another(
     say(host, other.job, **progress("waiting", 0, 0))
     steps = contexts.page(again(other), may=True)["steps"]
     assert steps[0] == {
-        "kind": "now", "name": "Waiting for another download into this folder", "detail": "", "value": None,
+        "kind": "now", "name": "Waiting for another download into this folder", "detail": "",
     }  # fmt: skip
 
 
