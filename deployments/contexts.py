@@ -10,7 +10,7 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from deployments import queries
+from deployments import describing, queries
 from deployments.contexts_revisions import revisions
 from deployments.contexts_run import (
     badge,
@@ -139,7 +139,8 @@ def moving(row: Deployment) -> dict[str, Any]:
         context["steps"] = steps(run, usual)
         at = current_step(run) if going is not None else ""
         notes = STEP_NOTES_CPU if on_cpu(run) else STEP_NOTES
-        context["step_note"] = tuple(map(str, notes[at])) if at in notes else None
+        described = run.job_id is None and describing.wanted(run)  # the reason says what goes on
+        context["step_note"] = tuple(map(str, notes[at])) if at in notes and not described else None
         if left is not None and left > 0 and so_far is not None:
             context["percent"] = max(2, round(100 * so_far / usual["all"]["median"]))
     if row.state == State.STOPPING and run is not None and run.job is not None:

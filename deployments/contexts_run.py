@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from deployments import queries
+from deployments import describing, queries
 from deployments.diagnosis.failure import signal_name
 from deployments.diagnosis.phases import StepState
 from deployments.models import Run
@@ -96,7 +96,15 @@ def steps(run: Run, usual: dict[str, Any], *, failed: bool = False) -> list[Step
         often = usual.get(s.code)
         span = _("usually %(time)s") % {"time": duration(often["median"])} if often else ""
         found.append(StepView(kind, step_name(s), _step_detail(s, run), duration(seconds), span, value))
-    return found
+    return found if describing.KEY not in run.placement else _with_description(run, found, failed=failed)
+
+
+def _with_description(run: Run, found: list[StepView], *, failed: bool) -> list[StepView]:
+    """The step between the place and the process, of a model whose file says too little to its engine."""
+    if not describing.wanted(run):
+        return [found[0], StepView("yes", _("Model's file described")), *found[1:]]
+    first = StepView("yes", str(STEP_NAMES["placed"]), found[0].detail)
+    return [first, StepView("no" if failed else "now", _("Describing the model's file")), *found[1:]]
 
 
 def step_name(step: StepState) -> str:

@@ -180,7 +180,7 @@ SERVING: dict[str, Pair] = {
     ),
     "gguf_needs_plugin": (
         _("No engine on %(hosts)s can serve a GGUF file."),
-        _("vLLM needs a GPU and a plugin for it. The model's page offers what to do, such as converting the model."),
+        _("vLLM needs a GPU and a plugin for it. “Ways to serve it” on the model's page says what can be done."),
     ),
     "engine_not_run": (_("Berth finds this engine and does not start models with it yet."), ""),
     "gguf_needs_gpu": (

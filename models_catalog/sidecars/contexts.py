@@ -30,7 +30,7 @@ def ways(artifact: Artifact, copies: Sequence[Copy], runtimes: Sequence[Runtime]
         return []
     hosts = {copy.host_id: copy.host.name for copy in there}
     here = [row for row in runtimes if row.host_id in hosts]
-    found = [*_plugins(here, hosts), *_conversions(there, here), *_llamacpp(there, here)]
+    found = [*_plugins(here, hosts), *_conversions(there, here), _llamacpp(there)]
     return found[:MOST_WAYS]
 
 
@@ -79,14 +79,15 @@ def _conversions(copies: Sequence[Copy], here: Sequence[Runtime]) -> list[dict[s
     return made
 
 
-def _llamacpp(copies: Sequence[Copy], here: Sequence[Runtime]) -> list[dict[str, Any]]:
+def _llamacpp(copies: Sequence[Copy]) -> dict[str, Any]:
     """llama.cpp serves such files everywhere; Berth finds it and does not start it, so the command is for people."""
-    for copy in copies:
-        row = next((row for row in here if row.engine == "llamacpp" and row.host_id == copy.host_id), None)
-        if row is not None:
-            words = [row.executable, "-m", copy.path, "--host", "127.0.0.1", "--port", "8080"]
-            return [{"kind": "llamacpp", "host": copy.host.name, "command": sources.quoted(words)}]
-    return [{"kind": "llamacpp", "host": "", "command": ""}]
+    hosts = {copy.host_id: copy for copy in copies}
+    row = Runtime.objects.filter(engine="llamacpp", present=True, host__in=hosts).defer("flags").first()
+    if row is None:
+        return {"kind": "llamacpp", "host": "", "command": ""}
+    copy = hosts[row.host_id]
+    words = [row.executable, "-m", copy.path, "--host", "127.0.0.1", "--port", "8080"]
+    return {"kind": "llamacpp", "host": copy.host.name, "command": sources.quoted(words)}
 
 
 def offer(copy: Copy) -> dict[str, str]:

@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from deployments import describing, preflight
 from deployments.acts import spec_of
+from deployments.contexts_run import steps
 from deployments.models import Deployment
 from deployments.reconcile import reconcile
 from deployments.wording import words
@@ -64,6 +65,8 @@ def test_the_description_is_made_first_and_the_launch_uses_it(row: Deployment) -
     assert (job.order["path"], job.order["executable"]) == (PATH, row.run.runtime.executable)
     assert row.reason["code"] == "preparing.sidecar" and words(row.reason).text and row.run.job is None
     assert looked_at(row).state == "preparing" and Job.objects.count() == 1, "it is ordered once"
+    now = {step.name: step.kind for step in steps(row.run, {})}
+    assert now["Placed"] == "yes" and now["Describing the model's file"] == "now"
     say(job, "running")
     assert looked_at(row).state == "preparing"
     say(job, "ended")
@@ -73,6 +76,7 @@ def test_the_description_is_made_first_and_the_launch_uses_it(row: Deployment) -
     argv = row.run.job.order["argv"]
     assert argv[argv.index("--tokenizer") + 1] == argv[argv.index("--hf-config-path") + 1] == FOLDER
     assert argv[2] == PATH
+    assert "Model's file described" in [step.name for step in steps(row.run, {})]
 
 
 def test_a_failure_is_a_cause_with_a_next_step_and_gives_the_memory_back(row: Deployment) -> None:

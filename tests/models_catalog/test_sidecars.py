@@ -259,7 +259,7 @@ def test_the_model_page_explains_and_offers(copy: Copy, browser: Client) -> None
     assert "its kernels need a GPU" in page and "≈ 1.9 GiB" in page
     assert f"/models/copies/{copy.pk}/convert" in page and "Serve it with llama.cpp" in page
     Runtime.objects.create(
-        host=copy.host, engine="llamacpp", executable="/opt/llama-server", version="b1", origin="path"
+        host=copy.host, engine="llamacpp", executable="/opt/llama-server", version="b1", origin="path", refusal={"code": "engine_not_used_yet", "params": {}}
     )
     page = browser.get(f"/models/{copy.artifact.model_id}/").content.decode()
     assert "/opt/llama-server -m /models/tiny/tiny-Q8_0.gguf --host 127.0.0.1" in page
