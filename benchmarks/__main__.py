@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import diagnosis, download, estimate, inspect, measure, shutdown
+from benchmarks import diagnosis, download, estimate, inspect, measure, planner, shutdown
 from benchmarks.measure import LIMITS, Figures
 from tests.panel.running import Panel
 from tests.waiting import free_port
@@ -101,6 +101,7 @@ def main() -> int:
     figures = Figures(say)
     if not options.only_panel:
         figures.good &= estimate.main(rows=False)
+        planner.main()  # said, not required: it depends on what else the machine does
         figures.good &= diagnosis.main()
         figures.good &= inspect.main()
         figures.good &= download.main()

@@ -195,6 +195,7 @@ class GpuFacts(Message):
     temperature_c: int | None = None
     power_w: float | None = None
     compute_capability: Text | None = None
+    nvlink: Texts | None = None  # uuids of the GPUs that NVLink joins to this one
     processes: Annotated[list[GpuProcess], Cut] = []
 
 

@@ -71,11 +71,20 @@ def test_cards_with_their_processes(library: Path, tmp_path: Path) -> None:
         "temperature_c": 55,
         "power_w": pytest.approx(123.456),
         "compute_capability": "8.9",
+        "nvlink": None,
     }
     assert (mine["pid"], mine["used_mib"], mine["job_id"]) == (os.getpid(), 900, "job-1")
     assert mine["user"] and mine["name"]
     assert (other["used_mib"], other["user"], other["name"], other["job_id"]) == (None, "", "", None)
     assert (second["utilisation_pct"], second["temperature_c"], second["power_w"]) == (None, None, None)
+
+
+def test_which_cards_nvlink_joins(library: Path, tmp_path: Path) -> None:
+    cards = "".join(f"gpu GPU-{n} 81920 0 0 30 60000 8.0 NVIDIA A100 80GB PCIe\n" for n in range(3))
+    found, *_ = read(library, f"driver 580.65.06 13000\n{cards}nvlink 0 2\n", tmp_path)
+    assert [card["nvlink"] for card in found] == [["GPU-2"], [], ["GPU-0"]]
+    untold, *_ = read(library, f"driver 580.65.06 13000\n{cards}", tmp_path)
+    assert [card["nvlink"] for card in untold] == [None, None, None]
 
 
 def test_memory_shared_with_the_host(library: Path, tmp_path: Path) -> None:

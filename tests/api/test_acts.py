@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from deployments import ticker
 from deployments.models import Deployment
+from models_catalog.models import Artifact
 from panel.accounts.models import ApiToken
 from panel.accounts.tokens import find_token
 from panel.audit.models import Event
@@ -19,6 +20,7 @@ from panel.core import idempotency
 from panel.core.models import IdempotencyKey
 from tests.api.conftest import person, program
 from tests.deployments import builders
+from tests.deployments.pure.plans import model
 
 API = "/api/v1"
 
@@ -97,6 +99,18 @@ def test_a_plan_says_where_or_why_not_and_writes_nothing(as_: Any, world: dict[s
     no = send(client, "POST", "/deployments/plan", {"spec": {**spec, "gpu_count": 4}}).json()
     assert (no["ok"], no["host"], no["command"]) == (False, None, "") and no["reason"]["code"] == "place.none"
     assert no["candidates"] and all(item["message"] for item in no["candidates"])
+    assert (no["fit"], no["people"], no["longest_context"], no["changes"]) == (None, None, None, [])
+    Artifact.objects.filter(pk=spec["artifact_id"]).update(facts=model())
+    told = send(client, "POST", "/deployments/plan", {"spec": {**spec, "people": 4}}).json()
+    assert told["fit"] == "fits" and told["people"] > 4 and told["longest_context"] == 40_960
+    many = send(client, "POST", "/deployments/plan", {"spec": {**spec, "people": 4_000}}).json()
+    assert not many["ok"] and many["reason"]["code"] == "place.none"
+    long = send(
+        client, "POST", "/deployments/plan", {"spec": {**spec, "options": {"gpu_memory_utilization": 0.3}}}
+    ).json()
+    assert {"code": "change.share", "spec": {"options": {"gpu_memory_utilization": 0.9}}}.items() <= long["changes"][
+        0
+    ].items()
     assert Deployment.objects.count() == 1 and not Event.objects.filter(verb__startswith="deployment").exists()
 
 

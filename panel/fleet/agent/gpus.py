@@ -65,6 +65,9 @@ class Nvml:
 
     def __init__(self) -> None:
         self._open = False
+        self._links: dict[
+            tuple[str, ...], list[list[str] | None]
+        ] = {}  # by all their uuids
 
     def read(self, job_of: Callable[[int], str | None]) -> Reading:
         """Ask once. `job_of` names the job that a process belongs to."""
@@ -85,7 +88,7 @@ class Nvml:
             return Reading(error=None if quiet else CODES.get(number, f"nvml_{number}"), at=now)
 
     def _all(self, nvml: Any, job_of: Callable[[int], str | None], now: float) -> Reading:
-        gpus = [_gpu(nvml, index, job_of) for index in range(nvml.nvmlDeviceGetCount())]
+        gpus = self._linked(nvml, [_gpu(nvml, index, job_of) for index in range(nvml.nvmlDeviceGetCount())])
         cuda = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion)
         return Reading(
             gpus=gpus,
@@ -93,6 +96,15 @@ class Nvml:
             cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
             at=now,
         )
+
+    def _linked(self, nvml: Any, gpus: list[GpuFacts]) -> list[GpuFacts]:
+        """With the GPUs that each is joined to; asked once, since every pair is a call."""
+        uuids = tuple(gpu.uuid for gpu in gpus)
+        if len(gpus) > 1 and uuids not in self._links:
+            handles = [nvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in gpus]
+            self._links = {uuids: [_links(nvml, handle, handles, uuids) for handle in handles]}
+        links = self._links.get(uuids, [None] * len(gpus))
+        return [gpu.model_copy(update={"nvlink": known}) for gpu, known in zip(gpus, links, strict=True)]
 
     def _close(self, nvml: Any) -> None:
         if not self._open:
@@ -148,6 +160,20 @@ def _gpu(nvml: Any, index: int, job_of: Callable[[int], str | None]) -> GpuFacts
         compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
         processes=_processes(nvml, handle, job_of),
     )
+
+
+def _links(nvml: Any, handle: Any, handles: list[Any], uuids: tuple[str, ...]) -> list[str] | None:
+    """The GPUs that NVLink joins to this one; None where the driver does not tell."""
+    found = []
+    for other, uuid in zip(handles, uuids, strict=True):
+        if other is handle:
+            continue
+        status = _ask(nvml, nvml.nvmlDeviceGetP2PStatus, handle, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
+        if status is None:
+            return None
+        if status == nvml.NVML_P2P_STATUS_OK:
+            found.append(uuid)
+    return found
 
 
 def _processes(nvml: Any, handle: Any, job_of: Callable[[int], str | None]) -> list[GpuProcess]:

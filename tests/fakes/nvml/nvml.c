@@ -5,6 +5,7 @@
      init CODE                                 nvmlInit fails with this NVML error
      hang SECONDS                              nvmlDeviceGetCount sleeps
      gpu UUID TOTAL_MIB USED_MIB UTIL TEMP POWER_MW MAJOR.MINOR NAME...      "-" where the card does not tell
+     nvlink GPU_INDEX GPU_INDEX                these two are joined; without such a line nothing is told of links
      proc GPU_INDEX PID USED_MIB               a compute process; "-" for unknown memory
    Built in the tests:  cc -shared -fPIC -o libnvidia-ml.so.1 nvml.c */
 
@@ -30,6 +31,7 @@ typedef struct { int gpu; unsigned int pid; long used; } proc_t;
 
 static gpu_t gpus[MAX];
 static proc_t procs[64];
+static int joined[MAX][MAX], n_links;
 static int n_gpus, n_procs, init_code, hang, cuda;
 static char driver[64];
 
@@ -39,7 +41,8 @@ static void load(void) {
     char line[512], f[8][96];
     const char *path = getenv("FAKE_NVML");
     FILE *file = path ? fopen(path, "r") : NULL;
-    n_gpus = n_procs = init_code = hang = cuda = 0;
+    memset(joined, 0, sizeof joined);
+    n_links = n_gpus = n_procs = init_code = hang = cuda = 0;
     driver[0] = 0;
     if (!file) return;
     while (fgets(line, sizeof line, file)) {
@@ -48,6 +51,12 @@ static void load(void) {
         if (sscanf(line, "driver %63s %d", driver, &cuda) >= 1) continue;
         if (sscanf(line, "init %d", &init_code) == 1) continue;
         if (sscanf(line, "hang %d", &hang) == 1) continue;
+        int a, b;
+        if (sscanf(line, "nvlink %d %d", &a, &b) == 2) {
+            joined[a % MAX][b % MAX] = joined[b % MAX][a % MAX] = 1;
+            n_links++;
+            continue;
+        }
         if (sscanf(line, "gpu %79s %95s %95s %95s %95s %95s %95s %95[^\n]", g->uuid, f[0], f[1], f[2], f[3], f[4],
                    f[5], g->name) == 8 && n_gpus < MAX) {
             g->total = number(f[0]); g->used = number(f[1]); g->util = number(f[2]);
@@ -119,6 +128,11 @@ int nvmlDeviceGetPowerUsage(gpu_t *g, unsigned int *out) {
 int nvmlDeviceGetCudaComputeCapability(gpu_t *g, int *major, int *minor) {
     if (g->major < 0) return NOT_SUPPORTED;
     *major = g->major; *minor = g->minor;
+    return OK;
+}
+int nvmlDeviceGetP2PStatus(gpu_t *a, gpu_t *b, int kind, int *out) {
+    if (!n_links || kind != 2) return NOT_SUPPORTED;
+    *out = joined[a - gpus][b - gpus] ? 0 : 5;
     return OK;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(gpu_t *g, unsigned int *count, process_t *out) {
