@@ -23,7 +23,7 @@ from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
 from deployments.steps import HOST_RESTARTED, retry_delay
 from models_catalog import code_at_start
-from panel.core import sse
+from panel.core import queue
 from panel.core.claims import Claim
 from panel.core.crypto import seal
 from panel.fleet import logstore, wire
@@ -210,20 +210,13 @@ def probe_state(run: Run, now: datetime) -> tuple[str, float]:
 
 def ask_later(row: Deployment) -> None:
     """Hand the test question to the probe queue; asked once, by whoever marks it first."""
-    from deployments.tasks import probe_run
-
     run = row.run
     now = timezone.now().timestamp()
     asked = {**run.probe, "asked_at": now, "done_at": None, "alive_at": None}
     if not Run.objects.filter(pk=run.pk, probe=run.probe).update(probe=asked):
         return
-    if not sse.broker_away():
-        try:
-            probe_run.apply_async((str(run.pk),), retry=False)
-            return
-        except Exception as exc:  # any transport error
-            sse.broker_failed()
-            log.warning("question for run %s not sent, asking from here: %s", run.pk, exc)
+    if queue.send("deployments.tasks.probe", str(run.pk)):
+        return
     # Without the broker a start still gets ready: the question is asked beside the loop, once, as it is marked.
     threading.Thread(target=_ask_here, args=(str(run.pk),), name="probe", daemon=True).start()
 

@@ -1,6 +1,5 @@
 """Waking the loop and telling open pages. Both are shortcuts: the ticker and a page load find the truth anyway."""
 
-import logging
 import uuid
 from functools import partial
 from typing import Any
@@ -11,10 +10,8 @@ from django.dispatch import receiver
 
 from deployments.models import Deployment
 from panel.accounts.signals import tokens_changed
-from panel.core import claims, sse
+from panel.core import claims, queue, sse
 from panel.fleet import signals
-
-log = logging.getLogger(__name__)
 
 ALL = "deployments"  # topic: some deployment changed
 DOOR = "door"  # topic: what the door may open changed
@@ -39,17 +36,7 @@ def nudge(deployment_id: int) -> None:
 
 def send(deployment_id: int) -> bool:
     """Send the task. False when the broker is away: then the ticker finds the row."""
-    from deployments.tasks import reconcile_deployment
-
-    if sse.broker_away():
-        return False
-    try:
-        reconcile_deployment.apply_async((deployment_id,), retry=False)
-    except Exception as exc:  # any transport error; the ticker sweeps due rows
-        sse.broker_failed()
-        log.warning("nudge not sent, the ticker will find deployment %s: %s", deployment_id, exc)
-        return False
-    return True
+    return queue.send("deployments.tasks.reconcile", deployment_id)
 
 
 def room_changed() -> None:

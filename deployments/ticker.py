@@ -13,9 +13,7 @@ from django.db import close_old_connections, connections
 
 from deployments import reconcile
 from deployments.reconcile import sweep
-from models_catalog.downloads import outcomes as downloads
-from models_catalog.events import sweep_scans
-from models_catalog.sidecars import outcomes as conversions
+from models_catalog import sweep as catalog
 from panel.audit import months
 from panel.core import idempotency
 from panel.core.clock import Clock
@@ -97,8 +95,6 @@ def tick() -> None:
     for host_id in fleet.mark_lost_hosts():
         signals.host_lost.send_robust(sender=Host, host_id=host_id)
     sweep()
-    sweep_scans()
-    downloads.sweep()
-    conversions.sweep()
+    catalog.sweep()
     idempotency.sweep_sometimes()
     runtime_outcomes.sweep()

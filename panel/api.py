@@ -45,7 +45,9 @@ class Berth(NinjaAPI):
 
 
 api = Berth(title="Berth", version="1", openapi_url=None, docs_url=None, parser=StrictParser(), urls_namespace="api")
-for router in (deployments, pasting, runs, models_catalog, downloads, conversions, hosts, runtimes, audit, accounts, people):
+for router in (
+    deployments, pasting, runs, models_catalog, downloads, conversions, hosts, runtimes, audit, accounts, people
+):  # fmt: skip
     api.add_router("", router)
 
 

@@ -1,6 +1,5 @@
 """News of downloads: a job that moved wakes its task, open pages look again. Both are shortcuts and never raise."""
 
-import logging
 import uuid
 from functools import partial
 from typing import Any
@@ -9,10 +8,8 @@ from django.db import transaction
 from django.dispatch import receiver
 
 from models_catalog.downloads.models import Download
-from panel.core import sse
+from panel.core import queue, sse
 from panel.fleet import signals
-
-log = logging.getLogger(__name__)
 
 ALL = "downloads"  # topic: some download moved
 
@@ -36,10 +33,5 @@ def handle_job_changed(sender: Any, job_id: uuid.UUID, kind: str, state: str, lo
 
 
 def send(job_id: str) -> None:
-    """Send the task; when the broker is away the ticker finds the job later."""
-    from models_catalog.downloads.tasks import take_download
-
-    try:
-        take_download.apply_async((job_id,), retry=False)
-    except Exception as exc:  # any transport error; the ticker comes by again
-        log.warning("nudge not sent, the ticker will find download job %s: %s", job_id, exc)
+    """Have what a job tells written."""
+    queue.send("models_catalog.downloads.tasks.take_download", job_id)

@@ -1,6 +1,5 @@
 """News of conversions: a job that moved wakes its task, open pages look again. Both are shortcuts and never raise."""
 
-import logging
 import uuid
 from functools import partial
 from typing import Any
@@ -10,10 +9,8 @@ from django.dispatch import receiver
 
 from models_catalog import events as catalog
 from models_catalog.sidecars.models import Conversion
-from panel.core import sse
+from panel.core import queue, sse
 from panel.fleet import signals
-
-log = logging.getLogger(__name__)
 
 
 def topic(pk: Any) -> str:
@@ -35,10 +32,5 @@ def handle_job_changed(sender: Any, job_id: uuid.UUID, kind: str, state: str, lo
 
 
 def send(job_id: str) -> None:
-    """Send the task; when the broker is away the ticker finds the job later."""
-    from models_catalog.sidecars.tasks import take_conversion
-
-    try:
-        take_conversion.apply_async((job_id,), retry=False)
-    except Exception as exc:  # any transport error; the ticker comes by again
-        log.warning("nudge not sent, the ticker will find conversion job %s: %s", job_id, exc)
+    """Have what a job tells written."""
+    queue.send("models_catalog.sidecars.tasks.take_conversion", job_id)

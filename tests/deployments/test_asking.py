@@ -23,9 +23,8 @@ LEASE_S = 0.6
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """A run whose engine listens and whose question was sent."""
-    monkeypatch.setattr("deployments.events.send", lambda pk: None)
     monkeypatch.setattr("panel.core.sse.publish", lambda *args, **kwargs: True)
-    monkeypatch.setattr("deployments.tasks.probe_run.apply_async", lambda *args, **kwargs: None)
+    monkeypatch.setattr("panel.core.queue.send", lambda task, *args: True)
     row = builders.make_deployment(builders.make_copy(builders.make_host()), desired="running", wanted_by="maria")
     reconcile(row.pk)
     job = Run.objects.get().job

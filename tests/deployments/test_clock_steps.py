@@ -28,9 +28,8 @@ Move = Callable[[timedelta], None]
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch, broker: Any) -> None:
-    monkeypatch.setattr("deployments.events.send", lambda pk: True)
     monkeypatch.setattr("panel.core.sse.publish", lambda *args, **kwargs: True)
-    monkeypatch.setattr("deployments.tasks.probe_run.apply_async", lambda *args, **kwargs: None)
+    monkeypatch.setattr("panel.core.queue.send", lambda task, *args: True)
 
 
 @pytest.fixture

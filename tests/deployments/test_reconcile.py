@@ -24,9 +24,8 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deployments.events.send", lambda pk: None)
+    monkeypatch.setattr("panel.core.queue.send", lambda task, *args: True)
     monkeypatch.setattr("panel.core.sse.publish", lambda *args, **kwargs: True)
-    monkeypatch.setattr("deployments.tasks.probe_run.apply_async", lambda *args, **kwargs: None)
 
 
 @pytest.fixture
@@ -72,7 +71,7 @@ def test_a_second_round_changes_nothing(row: Deployment) -> None:
 
 def test_listening_asks_once_and_the_answer_makes_it_ready(row: Deployment, monkeypatch) -> None:
     asked = []
-    monkeypatch.setattr("deployments.tasks.probe_run.apply_async", lambda args, **kwargs: asked.append(args))
+    monkeypatch.setattr(acts.queue, "send", lambda task, *args: asked.append(args) or True)
     reconcile(row.pk)
     row.refresh_from_db()
     say(row.run, state="running", listening=True, port=1234)
@@ -361,11 +360,7 @@ def test_without_the_broker_the_question_is_asked_beside_the_loop(row: Deploymen
         asked.append(run_id)
         done.set()
 
-    def away(*args: Any, **kwargs: Any) -> None:
-        raise ConnectionError("no broker")
-
-    monkeypatch.setattr("deployments.tasks.probe_run.apply_async", away)
-    monkeypatch.setattr("panel.core.sse.broker_failed", lambda: None)  # the other tests' broker is well
+    monkeypatch.setattr("panel.core.queue.send", lambda task, *args: False)
     monkeypatch.setattr(probe, "ask_run", ask)
     reconcile(row.pk)
     row.refresh_from_db()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from models_catalog import code_at_start, events, shelf, tasks
+from models_catalog import code_at_start, events, shelf, sweep, tasks
 from models_catalog.models import CatalogModel, Copy
 from models_catalog.services import record_scan
 from panel.accounts.actor import Actor
@@ -112,7 +112,7 @@ def test_a_lost_nudge_is_made_up_for(copy: Copy, sent: list[str], monkeypatch: p
     sent.clear()
     assert code_at_start.untaken() == []  # the nudge has its time
     monkeypatch.setattr(code_at_start, "PATIENCE", -code_at_start.PATIENCE)
-    events.sweep_scans(every_s=0)
+    sweep.sweep_jobs(every_s=0)
     assert sent == [str(job.pk)]
     tasks.take_scan(str(job.pk))
     assert model().code_withdrawn == ["org/repo"] and code_at_start.untaken() == []

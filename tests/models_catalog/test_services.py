@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from models_catalog import events, services, tasks
+from models_catalog import services, sweep, tasks
 from models_catalog.inspect.scan import scan_roots
 from models_catalog.models import CatalogModel, Copy, ScannedRoot
 from panel.accounts.models import User
 from panel.audit.models import Event
+from panel.core import queue
 from panel.core.errors import Conflict, Invalid, NotFound
 from panel.fleet import reports, wire
 from panel.fleet.models import Host, Job
@@ -116,7 +117,7 @@ def test_the_end_of_a_scan_nudges_and_the_task_writes(
     host: Host, admin: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nudged: list[str] = []
-    monkeypatch.setattr(tasks.take_scan, "apply_async", lambda args, **_: nudged.append(args[0]))
+    monkeypatch.setattr(queue, "send", lambda task, *args: nudged.extend(args))
     hf_folder(tmp_path / "m")
     job = services.request_scan(host, actor=admin)
     finish(job, list(scan_roots([tmp_path])))
@@ -136,6 +137,7 @@ def test_a_broker_that_is_away_does_not_break_the_report(
         raise ConnectionError("no broker")
 
     monkeypatch.setattr(tasks.take_scan, "apply_async", refuse)
+    monkeypatch.setattr("panel.core.sse.broker_failed", lambda: None)  # the other tests' broker is well
     finish(services.request_scan(host, actor=admin), [])
     assert Job.objects.get().state == "ended"
 
@@ -166,19 +168,19 @@ def test_a_scan_that_failed_says_so_at_its_folders_and_keeps_what_is_known(
 
 def test_a_lost_nudge_is_found_by_the_sweep(host: Host, admin: User, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
-    monkeypatch.setattr(tasks.take_scan, "apply_async", lambda args, **_: sent.append(args[0]))
+    monkeypatch.setattr(queue, "send", lambda task, *args: sent.extend(args))
     job = services.request_scan(host, actor=admin)
-    events.sweep_scans(every_s=0)
+    sweep.sweep_jobs(every_s=0)
     finish(job, [])
     sent.clear()
-    events.sweep_scans(every_s=0)
+    sweep.sweep_jobs(every_s=0)
     assert sent == []  # the nudge has its time
     Job.objects.filter(pk=job.pk).update(ended_at=timezone.now() - timedelta(seconds=20))
-    events.sweep_scans(every_s=0)
+    sweep.sweep_jobs(every_s=0)
     assert sent == [str(job.pk)]
     tasks.take_scan(str(job.pk))
     sent.clear()
-    events.sweep_scans(every_s=0)
+    sweep.sweep_jobs(every_s=0)
     assert sent == []
 
 

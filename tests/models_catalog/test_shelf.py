@@ -12,7 +12,7 @@ from django.urls import reverse
 from deployments import preflight, services
 from deployments.models import Deployment
 from deployments.spec import DeploymentSpec
-from models_catalog import deleting, disk, events, fits, queries, repairs, shelf, tasks
+from models_catalog import deleting, disk, events, fits, queries, repairs, shelf, sweep, tasks
 from models_catalog.downloads import origins
 from models_catalog.facts import ModelFacts
 from models_catalog.models import Artifact, CatalogModel, Copy, Download
@@ -328,7 +328,7 @@ def test_a_deletion_whose_nudge_was_lost_is_found(copy: Copy, monkeypatch: pytes
     sent: list[str] = []
     monkeypatch.setattr(events, "send", sent.append)
     monkeypatch.setattr(events, "measure_fits", lambda: None)
-    events.sweep_scans(every_s=0)
+    sweep.sweep_jobs(every_s=0)
     assert sent == [str(job.pk)]
     tasks.take_scan(str(job.pk))
     copy.refresh_from_db()

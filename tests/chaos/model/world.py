@@ -192,11 +192,9 @@ def laws(holder: dict[str, World]) -> Iterator[None]:
     def ask(_url: str, token: str, *_args: Any, **_kwargs: Any) -> Answer:
         return world().answer(token)
 
-    def asked(args: tuple[str], **_kwargs: Any) -> None:
-        world().questions.append(args[0])
-
-    def send(pk: int) -> bool:
-        world().tasks.append(pk)
+    def send(task: str, number: Any) -> bool:
+        waiting: Any = {"deployments.tasks.probe": world().questions, "deployments.tasks.reconcile": world().tasks}
+        waiting[task].append(number)
         return True
 
     real_now = timezone.now
@@ -206,8 +204,7 @@ def laws(holder: dict[str, World]) -> Iterator[None]:
     patch.setattr(samples, "datetime", _datetime(holder))
     patch.setattr(probe, "ask", ask)
     patch.setattr(probe, "probe_token", lambda _pk, run_id: run_id)
-    patch.setattr("deployments.events.send", send)
-    patch.setattr("deployments.tasks.probe_run.apply_async", asked)
+    patch.setattr("panel.core.queue.send", send)
     patch.setattr("panel.core.sse.publish", lambda *args, **kwargs: True)
     with contextlib.ExitStack() as stack:
         stack.callback(patch.undo)
