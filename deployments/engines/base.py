@@ -8,46 +8,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
+from deployments.engines.options import Schema, parse_schema
+from deployments.engines.reason import EngineRefusal as EngineRefusal
+from deployments.engines.reason import Reason as Reason
 from deployments.spec import DeploymentSpec
-
-if TYPE_CHECKING:
-    from deployments.engines.options import Schema
 
 Task = Literal["generate", "embed", "score"]
 SHORT = 500  # characters of an answer that is kept with a run
-
-
-@dataclass(frozen=True)
-class Reason:
-    """Why something is refused, or what was changed on the way: a code with parameters, and the option it is about."""
-
-    code: str
-    params: Mapping[str, Any] = field(default_factory=dict)
-    option: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"code": self.code, "params": dict(self.params), "option": self.option}
-
-
-class EngineRefusal(Exception):
-    """The engine cannot run this. All reasons at once, so that a form can show each beside its field."""
-
-    def __init__(self, reasons: Iterable[Reason]) -> None:
-        self.reasons = tuple(reasons)
-        super().__init__(", ".join(reason.code for reason in self.reasons))
-
-    @property
-    def code(self) -> str:
-        return self.reasons[0].code
-
-    @property
-    def params(self) -> Mapping[str, Any]:
-        return self.reasons[0].params
 
 
 @dataclass(frozen=True)
@@ -63,8 +35,6 @@ class RuntimeFacts:
     @cached_property
     def schema(self) -> Schema:
         """The flags, read once: there are hundreds, and every start and every look at a form asks."""
-        from deployments.engines.options import parse_schema  # it needs what stands above
-
         return parse_schema(self.flags)
 
 

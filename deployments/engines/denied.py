@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from deployments.engines.base import Reason
+from deployments.engines.reason import Reason
 from panel.fleet.agent import forbidden
 
 _BY_REASON = {

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from deployments.engines import denied
-from deployments.engines.base import Reason
+from deployments.engines.reason import Reason
 
 Kind = Literal["bool", "int", "float", "size", "json", "text"]
 MAX_VALUE = 20_000  # characters of one value
