@@ -1,12 +1,13 @@
 """The web process: /healthz, the door (/v1) and the agents' line answer by themselves; Django has the pages."""
 
-import gc
+import asyncio
 import os
 import sys
 from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "panel.settings")
 
+from panel.core import garbage
 from panel.core.bodies import Bounded
 from panel.core.handler import application as pages
 from panel.core.trace import Traced
@@ -47,10 +48,7 @@ async def _lifespan(receive: Any, send: Any) -> None:
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
-            # What was imported lives as long as the process: looking through it for garbage again and again takes a
-            # tenth of a second each time, in which nobody is answered.
-            gc.collect()
-            gc.freeze()
+            garbage.settle(asyncio.get_running_loop())
             # A thread that is at work lets go after this long, so that /healthz, streams and the door wait little.
             sys.setswitchinterval(0.001)
             source.start()
