@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 LOST_RESULT_S = 60.0  # a job that ended this long ago and has no result will not get one
 OVER = ("ended", "refused")
+MOST_TRIES = 50  # of one that goes on by itself
 _swept = float("-inf")
 
 
@@ -62,6 +63,8 @@ def _take_end(row: Download, job: Job) -> None:
         services.ended(row, State.CANCELLED)
     elif row.state == State.PAUSING:
         services.ended(row, State.PAUSED)
+    elif refusal["code"] == "host_restarted" and row.tries < MOST_TRIES:
+        services.go_on(row)  # nobody has to press a button because a machine was started again
     else:
         services.ended(row, State.FAILED, refusal)
         audit.record("download.failed", row, actor=None, host=row.host.name, code=refusal["code"])
@@ -70,7 +73,8 @@ def _take_end(row: Download, job: Job) -> None:
 def _refusal(job: Job, result: wire.JobResult | None) -> dict[str, Any] | None:
     """Why it ended without a model; None while a result may still come."""
     if result is not None and result.refusal is not None:
-        return result.refusal.model_dump(mode="json")
+        seen = job.status.get("refusal")  # how the host saw it end: with the machine, say
+        return dict(seen) if seen and result.refusal.code == "task_failed" else result.refusal.model_dump(mode="json")
     if job.never_ran:
         return dict(job.status.get("refusal") or {"code": "stopped", "params": {}})
     late = job.ended_at is None or job.ended_at < timezone.now() - timedelta(seconds=LOST_RESULT_S)

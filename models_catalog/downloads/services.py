@@ -271,6 +271,11 @@ def ended(row: Download, state: State, refusal: dict[str, Any] | None = None) ->
     events.announce(row)
 
 
+def go_on(row: Download) -> None:
+    """The panel itself goes on with one that its host's restart ended. The host is locked."""
+    _queue(row, None, "download.resumed")
+
+
 @guarded
 @transaction.atomic
 def resume(download: Download, *, actor: Any, limit_mib_s: float | None = None) -> Download:

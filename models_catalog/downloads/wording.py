@@ -167,6 +167,10 @@ FAILURES: dict[str, Pair] = {
     "tombstone": (_("It was stopped on the host before."), _TRY),
     "host_restarted": (_("The machine was started again."), _TRY),
     "task_failed": (_("The download ended without a word."), _("Its log says more. What came is kept: resume it.")),
+    "task_failed:signal": (
+        _("Something on the host ended the download (signal %(signal)s)."),
+        _("Often that is a memory that ran out. What came is kept: resume it."),
+    ),
     "exit_unknown": (_("The download ended, and nobody saw how."), _AGAIN),
     "cannot_execute": (
         _("The host could not start the download: its agent's program is not there any more."),
@@ -217,7 +221,7 @@ def asked(trouble: Mapping[str, Any]) -> Words:
 def _exactly(found: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
     """(code, key of the words, parameters)."""
     code, params = str(found.get("code", "")), dict(found.get("params") or {})
-    detail = params.get("why") or params.get("what", "")
+    detail = params.get("why") or params.get("what") or ("signal" if params.get("signal") else "")
     exact = f"{code}:{'token' if params.get('token') and code != 'download.not_found' else detail}"
     if code == "download.server_error":
         params["what"] = params.get("status") or params.get("what")

@@ -194,6 +194,28 @@ def test_what_ended_without_a_word_fails_after_a_while(host: Host, otto: Actor, 
     assert (row.state, row.refusal) == ("failed", {"code": "task_failed", "params": {}})
 
 
+def test_a_machine_that_starts_again_goes_on_by_itself(host: Host, otto: Actor, wish: Make) -> None:
+    row = services.start(host, wish(), actor=otto)
+    say(host, row.job, **progress("downloading", 2000, 5000))
+    say(host, row.job, state="ended", exit_code=None, ended_at=2.0, refusal={"code": "host_restarted"})
+    assert again(row).state == "running", "its result is on the way"
+    result(host, row.job, code="task_failed")
+    now = again(row)
+    assert (now.state, now.tries, now.refusal) == ("waiting", 2, None) and now.job_id != row.job_id
+    assert Event.objects.get(verb="download.resumed").actor == "system"
+    services.pause(now, actor=otto)
+    say(host, now.job, state="ended", exit_code=None, ended_at=2.0, refusal={"code": "host_restarted"})
+    result(host, now.job, code="task_failed")
+    assert again(row).state == "paused", "what a person stopped stays so"
+
+
+def test_what_a_signal_ended_is_told(host: Host, otto: Actor, wish: Make) -> None:
+    row = services.start(host, wish(), actor=otto)
+    result(host, row.job, code="task_failed", exit_code=None, signal=9)
+    why = contexts.download_row(again(row))["why"]
+    assert "signal 9" in why.text and "memory" in why.hint and why.code == "task_failed"
+
+
 def test_the_ticker_finds_what_a_lost_nudge_left(
     host: Host, otto: Actor, wish: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,7 +79,8 @@ def of_hosts() -> list[Raised]:
         if code == "download.address_not_allowed":
             params["why"] = "link_local"
     more: dict[str, Any] = {"limit": 8, "name": "X", "path": "/m"}
-    return found + [(code, more) for code in ANY_JOB]
+    killed: Raised = ("task_failed", {"exit_code": None, "signal": 9})
+    return [*found, killed, *((code, more) for code in ANY_JOB)]
 
 
 def of_the_panel() -> list[Raised]:
