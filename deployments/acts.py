@@ -4,6 +4,7 @@ import json
 import logging
 import secrets
 import threading
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ from django.db import connection, transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from deployments import describing, events, preflight, probe
+from deployments import describing, events, measured, preflight, probe, queries
 from deployments.diagnosis import failure, phases
 from deployments.engines.base import EngineRefusal, masked_env
 from deployments.models import Deployment, Run
@@ -88,10 +89,13 @@ def _new_run(row: Deployment, check: preflight.Check) -> Run:
     cause = "person" if asked or last == 0 or row.attempts == 0 else "restart_policy"
     if not asked and row.run is not None and row.run.reason.get("code") == HOST_RESTARTED:
         cause = HOST_RESTARTED
+    usual = queries.usual_start_s(check.host.pk, check.runtime.pk, check.copy.pk)
     return Run.objects.create(
         deployment=row,
         revision=row.revision,
         number=last + 1,
+        family=measured.family_of(check.copy.artifact.facts),
+        foreseen=measured.foreseen(check.placement.plan, spec_of(row), _names(check.gpus), usual),
         host=check.host,
         runtime=check.runtime,
         copy=check.copy,
@@ -104,6 +108,11 @@ def _new_run(row: Deployment, check: preflight.Check) -> Run:
         detail=0 < row.detail_asked == row.restart_asked,
         cause=cause,
     )
+
+
+def _names(gpus: Iterable[Any]) -> list[str]:
+    """The smallest first: the estimate is made for it."""
+    return [gpu.name for gpu in sorted(gpus, key=lambda gpu: gpu.total_mib)]
 
 
 def describe(claim: Claim, row: Deployment) -> None:
@@ -175,8 +184,13 @@ def read_log(row: Deployment) -> None:
     if offset == run.log_parsed:  # only a gap was left
         offset = part.size
     found = phases.phases_of(state)
+    said = measured.measured(state["facts"])
     changed = Run.objects.filter(pk=run.pk, log_parsed=run.log_parsed).update(
-        log_parsed=offset, parser=state, phases=found
+        log_parsed=offset,
+        parser=state,
+        phases=found,
+        measured=said,
+        residual_gib=measured.residual_gib(run.foreseen, said),
     )
     if changed and found != run.phases:
         events.announce(row.pk, state=row.state, name=row.name)

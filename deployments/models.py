@@ -40,6 +40,7 @@ class Deployment(TimeStamped, Claimable):
     wanted_by = models.CharField(max_length=150, blank=True)  # who pressed start or stop last
     wanted_by_id = models.BigIntegerField(null=True)
     deleted_at = models.DateTimeField(null=True)
+    questions = models.JSONField(null=True)  # up to three, asked at each ready; null: golden.USUAL
 
     class Meta:
         constraints = [
@@ -76,6 +77,8 @@ class Run(models.Model):
 
     `phases` is a list of {code, start, end, done, total} (Unix seconds); `log_parsed` is the log offset up to which it
     was read and `parser` the parser's memory. `env` has secrets masked; `secrets` (encrypted) holds the engine's key.
+    `foreseen` is what the estimate said for this very start, `measured` what the engine's log says (measured.py has the
+    names of both); `residual_gib` is their difference in the cache, from which later estimates of its family learn.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -104,6 +107,13 @@ class Run(models.Model):
     probe = models.JSONField(default=dict)  # {asked_at, tries, last: {status, body}}
     answer = models.JSONField(null=True)  # {question, answer, latency_ms, at, url}
     ready_at = models.DateTimeField(null=True)
+    family = models.CharField(max_length=80, blank=True, default="", db_default="")  # of architectures, as config.json
+    foreseen = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
+    measured = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
+    residual_gib = models.FloatField(null=True)
+    golden = models.JSONField(  # {asked_at, answers: [{question, answer, error, latency_ms}]}, see golden.py
+        default=dict, db_default=models.Value({}, models.JSONField())
+    )
     outcome = models.CharField(max_length=8, blank=True)  # "", stopped, failed
     reason = models.JSONField(default=dict)  # {code, params}
     error_block = models.JSONField(default=dict)  # {first_line, lines: [...]} of the first error in the log
@@ -114,7 +124,12 @@ class Run(models.Model):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["deployment", "number"], name="run_number_once")]
         # The few that go on are asked for all the time, among all that ever were.
-        indexes = [models.Index(fields=["deployment"], condition=models.Q(ended_at=None), name="run_open")]
+        indexes = [
+            models.Index(fields=["deployment"], condition=models.Q(ended_at=None), name="run_open"),
+            models.Index(
+                fields=["family", "-created_at"], condition=models.Q(residual_gib__isnull=False), name="run_taught"
+            ),
+        ]
         ordering = ["deployment_id", "-number"]
 
     def __str__(self) -> str:

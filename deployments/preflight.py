@@ -19,6 +19,7 @@ from deployments.engines.base import (
 )
 from deployments.engines.registry import adapter_for
 from deployments.fleet_now import hosts_for, views, without_flags
+from deployments.measured_runs import lessons_for
 from deployments.models import Run
 from deployments.placement import Candidate, Change, NoPlacement, Placement
 from deployments.planner import Estimator, Need, nearest, plan
@@ -75,7 +76,11 @@ def check(spec: DeploymentSpec, *, name: str) -> Check:
     if artifact is None:
         return Check(reason={"code": "artifact.gone", "params": {}})
     hosts = hosts_for(artifact)
-    seen, need, estimator = views(hosts, artifact), need_of(spec), Estimator.of(artifact.facts, spec.task)
+    seen, need, estimator = (
+        views(hosts, artifact),
+        need_of(spec),
+        Estimator.of(artifact.facts, spec.task, lessons_for(artifact.facts)),
+    )
     found = plan(spec, seen, artifact.facts, need, estimator=estimator)
     if isinstance(found, NoPlacement):
         changes = nearest(spec, seen, artifact.facts, found, need, twins=twins_of(artifact), estimator=estimator)

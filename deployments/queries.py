@@ -21,7 +21,8 @@ GROUPS: dict[str, Q] = {
     "stopped": Q(state="failed", desired="stopped") | Q(state="stopped"),
 }
 # Kept with a run or its surroundings, large, and on no list: an engine's flags alone are 100 kB.
-UNLISTED = ("secrets", "command", "env", "parser", "error_block", "runtime__flags", "runtime__plugins")
+OF_ESTIMATE = ("foreseen", "measured", "golden")
+UNLISTED = ("secrets", "command", "env", "parser", "error_block", *OF_ESTIMATE, "runtime__flags", "runtime__plugins")
 OF_JOB = ("job__order", "job__secrets", "job__result", "job__log__tail", "job__log__segments")
 UNSHOWN = ("host__facts", "host__door", *OF_JOB)
 EARLIER_RUNS = 20  # successful starts on the same host that "usually" rests on
@@ -131,6 +132,14 @@ def usual_times(run: Run) -> dict[str, dict[str, float]]:
         step: {"median": median(values), "low": min(values), "high": max(values), "runs": len(values)}
         for step, values in times.items()
     }
+
+
+def usual_start_s(host_id: int, runtime_id: int, copy_id: int) -> float | None:
+    """How long earlier starts of this copy took there until they were ready, seconds; None before the first."""
+    earlier = Run.objects.filter(host_id=host_id, runtime_id=runtime_id, copy_id=copy_id).exclude(ready_at=None)
+    times = earlier.order_by("-created_at").values_list("created_at", "ready_at")[:EARLIER_RUNS]
+    took = [(ready - created).total_seconds() for created, ready in times]
+    return median(took) if took else None
 
 
 def steps_of(run: Run) -> list[phases.StepState]:

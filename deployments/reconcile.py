@@ -74,7 +74,8 @@ def reconcile(pk: int) -> None:
 # Not wanted for a decision, and large: each round would fetch them again while a person waits for the start.
 UNREAD = (
     "run__secrets", "run__command", "run__env", "run__error_block", "run__host__facts", "run__job__order",
-    "run__job__secrets", "run__job__result", "run__job__log__tail", "run__job__log__segments",
+    "run__measured", "run__golden", "run__job__secrets", "run__job__result", "run__job__log__tail",
+    "run__job__log__segments",
 )  # fmt: skip
 
 

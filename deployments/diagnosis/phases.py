@@ -81,7 +81,7 @@ _MARKERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("compile", r"(Cache the graph of|Directly load the compiled graph)"),
         ("compile", r"(torch\.compile (takes|took) |Initial profiling/warmup run took)"),
         ("compile", r"(Warming up model for the compilation)"),
-        ("profile", r"(Memory profiling takes |the current vLLM instance can use)"),
+        ("profile", r"(Memory profiling takes |the current vLLM instance can use|model weights take [\d.]+ ?GiB)"),
         ("profile", r"(Encoder cache will be initialized with a budget)"),
         ("profile", r"(Estimated CUDA graph memory|Profiling CUDA graph memory)"),
         ("kvcache", r"(Available KV cache memory: |[GC]PU KV cache size: )"),
@@ -89,6 +89,7 @@ _MARKERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("kvcache", r"(Auto set \(.*for KV cache|Maximum concurrency for |reserved \d.*KV Cache)"),
         ("graph", r"(Capturing the model for CUDA graphs|Capturing cudagraphs for)"),
         ("graph", r"(Capturing CUDA graph|Graph capturing finished)"),
+        ("graph", r"(CUDA graph pool memory: |Actual usage is [\d.]+ GiB for)"),
         ("http", r"(init engine \(profile, create kv cache, warmup model\) took|Supported tasks: \[)"),
         ("http", r"(Supported_tasks: \[)"),
         ("http", r"(Starting vLLM (API )?server|Available routes are:)"),
@@ -107,12 +108,14 @@ _MARKERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("load", r"load_model: loading model|llama_model_loader: loaded meta data|^main: loading model"),
         ("load", r"(llm_)?load_tensors: "),
         ("kvcache", r"llama_context: (n_ctx|constructing)|llama_new_context_with_model: n_ctx"),
-        ("kvcache", r"llama_kv_cache\w*: .*KV buffer"),
+        ("kvcache", r"llama_kv_cache\w*: .*(KV buffer|size = )|KV self size|: +\w+ compute buffer size = "),
         ("http", r"^(srv|main)\b.*(: model loaded|init: +initializing slots)"),
         ("serving", r"(server is|llama_server:) listening on http|starting the main loop|all slots are idle"),
         # Ollama
         ("http", r"msg=\"Listening on |Listening on \S+:\d+ \(version"),
         ("load", r"msg=\"(starting llama[ -]server|starting runner|starting go runner)"),
+        ("load", r"msg=\"model weights\" device="),
+        ("kvcache", r"msg=\"(kv cache|compute graph)\" device="),
         ("serving", r"llama runner started in "),
     )
 )  # fmt: skip
@@ -125,7 +128,8 @@ _WORDS = re.compile(
     r"Initializing|Multiprocessing|engine process|worker ready|nccl|world_size|assigned|leader|backend|Model Runner|"
     r"Cannot use|oad|Filesystem|checkpoint|cache|bytecode|ompil|rofiling|instance can use|KV|blocks|concurrency|"
     r"aptur|init engine|upported|Starting vLLM|routes|INFO:  |throughput|world size|P2P|Dumping|server_args|torch dist|"
-    r"eight (?:begin|end)|Memory pool|fired up|build|n_ctx|constructing|istening|starting|runner started|slots|loaded"
+    r"eight (?:begin|end)|Memory pool|fired up|build|n_ctx|constructing|istening|starting|runner started|slots|loaded|"
+    r"odel weights|ctual usage|graph pool|compute (?:buffer|graph)|kv cache"
 )
 BANNER = re.compile(r"([█▄▀] +version \d+\.\d+\S*$|vLLM API server version )")
 _PROGRESS = re.compile(
@@ -137,6 +141,22 @@ Fact = tuple[str, re.Pattern[str], Callable[[str], Any]]
 
 def _whole(text: str) -> int:
     return int(text.replace(",", ""))
+
+
+def _sum(text: str) -> float:
+    """ "32.41 GB, V size: 32.41" → both."""
+    return sum(float(number) for number in re.findall(r"\d+(?:\.\d+)?", text))
+
+
+def _mib(text: str) -> float:
+    """In GiB."""
+    return round(float(text) / 1024, 4)
+
+
+def _size(text: str) -> float:
+    """ "1.2 GiB", "512.0 MiB" in GiB."""
+    number, unit = text.split()
+    return round(float(number) / {"K": 1 << 20, "M": 1 << 10, "G": 1}[unit[0]], 4)
 
 
 _FACTS: tuple[Fact, ...] = (
@@ -156,7 +176,35 @@ _FACTS: tuple[Fact, ...] = (
     ("graphs_gib", re.compile(r"Graph capturing finished in [\d.]+ secs?, took ([\d.]+) GiB"), float),
     ("engine_s", re.compile(r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s"), float),
     ("attention", re.compile(r"Using (\S+) (?:attention |Attention )?backend"), str),
+    ("context", re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: \d"), _whole),
+    ("kv_blocks", re.compile(r"# (?:GPU|cuda) blocks: ([\d,]+)"), _whole),
+    ("kv_gib", re.compile(r"reserved for KV Cache is ([\d.]+) ?GiB"), float),
+    ("weights_gib", re.compile(r"model weights take ([\d.]+) ?GiB"), float),
+    ("activation_gib", re.compile(r"torch peak memory increase: ([\d.]+) ?GiB"), float),
+    ("activation_gib", re.compile(r"activation peak memory takes ([\d.]+) ?GiB"), float),
+    ("activation_gib", re.compile(r"([\d.]+) GiB for peak activation"), float),
+    ("overhead_gib", re.compile(r"non-torch forward increase memory: ([\d.]+) ?GiB"), float),
+    ("overhead_gib", re.compile(r"non_torch_memory takes ([\d.]+) ?GiB"), float),
+    ("overhead_gib", re.compile(r"([\d.]+) GiB for non-torch memory"), float),
+    ("graphs_foreseen_gib", re.compile(r"Estimated CUDA graph memory: ([\d.]+) GiB"), float),
+    ("graphs_gib", re.compile(r"CUDA graph pool memory: ([\d.]+) GiB \(actual\)"), float),
+    # SGLang
+    ("weights_gib", re.compile(r"Load weight end\..*?mem usage=([\d.]+) GB"), float),
+    ("kv_tokens", re.compile(r"KV Cache is allocated.*?#tokens: (\d+)"), int),
+    ("kv_gib", re.compile(r"KV Cache is allocated.*?KV? size: ([\d.]+(?: GB, V size: [\d.]+)?) GB"), _sum),
+    ("graphs_gib", re.compile(r"Capture cuda graph end\..*?mem usage=([\d.]+) GB"), float),
+    # llama.cpp: of the first GPU, and the cache of all devices
+    ("weights_gib", re.compile(r"(?:CUDA|ROCm|Vulkan)0 model buffer size = +([\d.]+) MiB"), _mib),
+    ("activation_gib", re.compile(r"(?:CUDA|ROCm|Vulkan)0 compute buffer size = +([\d.]+) MiB"), _mib),
+    ("kv_gib", re.compile(r"(?:llama_kv_cache\w*: +size|KV self size) += +([\d.]+) MiB"), _mib),
+    ("context", re.compile(r"llama_context: n_ctx += (\d+)"), int),
+    # Ollama
+    ("weights_gib", re.compile(r"msg=\"model weights\" device=(?!CPU)\S+ size=\"([\d.]+ [KMG]iB)\""), _size),
+    ("kv_gib", re.compile(r"msg=\"kv cache\" device=(?!CPU)\S+ size=\"([\d.]+ [KMG]iB)\""), _size),
+    ("activation_gib", re.compile(r"msg=\"compute graph\" device=(?!CPU)\S+ size=\"([\d.]+ [KMG]iB)\""), _size),
 )
+# Each GPU writes its own line, in any order; the one with the least is what all must do with.
+_LEAST = frozenset({"kv_gib", "kv_blocks"})
 
 _FACTS_BY_TEXT = tuple(
     (text, name, pattern, convert) for name, pattern, convert in _FACTS for text in literals_of(pattern.pattern)
@@ -217,8 +265,12 @@ def take(state: State, line: Line, now: float) -> bool:
         # A model's own code may print anything: a number that is none (`1.2.3`) or too long for one is no fact.
         if (found := pattern.search(line.text)) and len(found[1]) <= _MAX_FACT:
             with contextlib.suppress(ValueError):
-                state["facts"][name] = convert(found[1])
+                _learn(state["facts"], name, convert(found[1]))
     return True
+
+
+def _learn(facts: dict[str, Any], name: str, value: Any) -> None:
+    facts[name] = min(value, facts[name]) if name in _LEAST and name in facts else value
 
 
 def phase_of(line: Line) -> str:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from deployments.placement import Level
 from deployments.planner.asked import CPU_SEQUENCES, Asked
-from models_catalog.estimate import Amount, Gpu, Options, Plan, estimate
+from models_catalog.estimate import Amount, Gpu, Lesson, Options, Plan, estimate
 from models_catalog.facts import ModelFacts
 
 LEAST_CONTEXT = 2048  # an engine that may choose its context is of no use below this
@@ -33,6 +33,7 @@ class Setting:
     tp: int = 1
     pp: int = 1
     dp: int = 1
+    lesson: Lesson | None = None  # what earlier launches of this kind on this host taught
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,23 @@ class Estimator:
     """The estimate of one model, remembered: one search asks the same of many equal GPUs."""
 
     facts: ModelFacts | None
-    _plans: dict[tuple[Options, Gpu, str], Plan | None] = field(default_factory=dict)
+    lessons: Mapping[tuple[int, str, str, int], Lesson] = field(default_factory=dict)  # see measured.Kind
+    _plans: dict[tuple[Options, Gpu, str, Lesson | None], Plan | None] = field(default_factory=dict)
     _fits: dict[tuple[Asked, Setting, float], Fit] = field(default_factory=dict)
     _least: dict[tuple[Asked, Setting, bool], float | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model_facts: Mapping[str, Any], task: str = "generate") -> Estimator:
+    def of(
+        cls,
+        model_facts: Mapping[str, Any],
+        task: str = "generate",
+        lessons: Mapping[tuple[int, str, str, int], Lesson] | None = None,
+    ) -> Estimator:
         """Facts that cannot be read, and models without a conversation, have no estimate."""
         if task != "generate":
             return cls(None)
         try:
-            return cls(ModelFacts.from_dict(dict(model_facts)))
+            return cls(ModelFacts.from_dict(dict(model_facts)), lessons or {})
         except ValidationError:
             return cls(None)
 
@@ -73,18 +80,18 @@ class Estimator:
     def longest(self) -> int | None:
         return self.facts.context_length if self.facts is not None else None
 
-    def plan(self, options: Options, gpu: Gpu, version: str) -> Plan | None:
+    def plan(self, options: Options, gpu: Gpu, version: str, lesson: Lesson | None = None) -> Plan | None:
         """None where there is no estimate, also for facts that no model has."""
-        key = (options, gpu, version)
+        key = (options, gpu, version, lesson)
         if key not in self._plans:
-            self._plans[key] = self._plan(options, gpu, version)
+            self._plans[key] = self._plan(*key)
         return self._plans[key]
 
-    def _plan(self, options: Options, gpu: Gpu, version: str) -> Plan | None:
+    def _plan(self, options: Options, gpu: Gpu, version: str, lesson: Lesson | None) -> Plan | None:
         if self.facts is None:
             return None
         try:
-            return estimate(self.facts, options, gpu, version)
+            return estimate(self.facts, options, gpu, version, lesson)
         except (ArithmeticError, ValueError, LookupError, TypeError):
             return None
 
@@ -122,7 +129,7 @@ class Estimator:
                 options = replace(options, utilisation=share)
         except ValueError:  # no engine can mean that; the adapter says which value it is
             return None
-        return self.plan(options, setting.gpu, setting.version)
+        return self.plan(options, setting.gpu, setting.version, setting.lesson)
 
     def least_share(self, asked: Asked, setting: Setting, *, sure: bool = False) -> float | None:
         """The smallest share, in hundredths, that holds the need; `sure` at the worst end too. None when none does."""

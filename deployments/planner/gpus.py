@@ -62,7 +62,9 @@ def spots(search: Search, place: Open, wanted: int) -> list[Spot]:
     for cards in _kinds(search, pool, wanted):
         smallest = min(cards, key=lambda gpu: gpu.total_mib)
         kind = Gpu(smallest.name, total_gib=smallest.total_mib / 1024)
-        setting = Setting(kind, place.runtime.facts.version, tp, pp, dp)
+        version = place.runtime.facts.version
+        taught = search.estimator.lessons.get((host.id, version, smallest.name, tp)) if pp * dp == 1 else None
+        setting = Setting(kind, version, tp, pp, dp, taught)
         offers = [offer for gpu in cards if (offer := _offer(search, host, gpu, setting, wanted)) is not None]
         if len(offers) >= wanted:
             found.append(_spot(search, place, setting, _chosen(search, offers, wanted)))

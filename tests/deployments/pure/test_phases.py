@@ -47,6 +47,7 @@ def test_facts_seen_on_the_way() -> None:
         "kv_gib": 1.0,
         "kv_tokens": 2_097_152,
         "concurrency": 4096.0,
+        "context": 512,
         "engine_s": 33.85,
     }
 
