@@ -4,7 +4,7 @@ What the text itself says is read in pasting/, which knows no database.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -27,6 +27,7 @@ from panel.core.wording import Words, said
 from panel.fleet.models import Gpu, Host, Runtime
 
 LONGEST = 65_536
+HINTS = ("flag.unknown", "option.not_a_choice", "option.path_outside")
 DEVICES = {"cpu": ("cpu",), "gpu": ("cuda", "rocm")}
 
 
@@ -87,7 +88,11 @@ def say(finding: Finding) -> Words:
     reason = finding.as_dict()
     if finding.code in PASTE:
         return said(PASTE, reason)
-    return words(reason) or Words(finding.code, finding.code)
+    found = words(reason) or Words(finding.code, finding.code)
+    if finding.outcome != "left_out" or finding.level != "warning":
+        return found
+    hint = found.hint if finding.code in HINTS else ""  # other hints say what to do where it was not left out yet
+    return replace(found, hint=f"{_('It was left out.')} {hint}".strip())
 
 
 # --- the model --------------------------------------------------------------------------------------------------------

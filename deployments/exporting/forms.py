@@ -57,11 +57,14 @@ def _values(runtime: RuntimeFacts, options: Mapping[str, Any], words: list[str])
     values = arguments.Values(runtime.schema, runtime.device, runtime.version, ("/",))
     for name, value in options.items():
         values.add(str(name).replace("-", "_"), value)
-    trusted = [word for word in words if word != "--trust-remote-code"]
-    values.add_words(trusted)
-    if len(trusted) < len(words):  # denied to people, and set by Berth
-        values.set["trust_remote_code"] = True
+    values.add_words(words)
     return values
+
+
+def _own(what: Exported) -> list[str]:
+    """Flags that people may not set, and Berth did: permission for a model's code, the description of a lone GGUF."""
+    reasons = _values(what.runtime, {}, what.launch.argv[_HEAD:]).reasons
+    return sorted({str(one.params["flag"]) for one in reasons if one.code.startswith("option.denied_")})
 
 
 def _marker(what: Exported) -> str:
@@ -70,6 +73,8 @@ def _marker(what: Exported) -> str:
     values: dict[str, Any] = {"v": 1, "device": spec.device}
     if found := added(what):
         values["added"] = found
+    if own := _own(what):
+        values["own"] = own
     kept = set(spec.env) | ({"VLLM_CPU_KVCACHE_SPACE"} if spec.kv_cache_gib is not None else set())
     if names := sorted(set(what.launch.env) - kept):
         values["env"] = names
@@ -134,11 +139,11 @@ def _systemd(what: Exported) -> str:
     env = [f"Environment={_unit_word(f'{name}={value}')}" for name, value in sorted(what.launch.env.items())]
     if what.launch.gpu_uuids:
         env.append(f"Environment=CUDA_VISIBLE_DEVICES={_unit_word(_visible(what))}")
-    secrets = "\n".join(f"#   {name}=…" for name in what.secrets)
+    secrets = ", ".join(f"{name}=…" for name in what.secrets)
     command = " \\\n  ".join(" ".join(map(_unit_word, line)) for line in _pairs(_argv(what)))
     lines = [
         *_about(what),
-        f"# The file below holds, readable by its owner alone:\n{secrets}",
+        f"# /etc/{what.name}.env holds {secrets} and is readable by root alone.",
         "[Unit]",
         f"Description={what.name} (vLLM)",
         "After=network-online.target",

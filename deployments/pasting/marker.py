@@ -70,9 +70,16 @@ def apply(draft: Draft, marker: Mapping[str, Any]) -> None:
     if marker.get("gpus") == "any":
         draft.gpus = []
     _rest(draft, marker)
+    own = marker.get("own")
+    mine = [flag for flag in own if isinstance(flag, str)] if isinstance(own, list) else []
+    mine += ["--" + str(name).replace("_", "-") for name in added] if isinstance(added, dict) else []
     told = ("paste.own", "paste.taken", "paste.secret", "paste.env_file", "paste.model_variable", "paste.usual")
-    remote = ("paste.remote_code",) if isinstance(added, dict) and added.get("trust_remote_code") is True else ()
-    draft.findings = [finding for finding in draft.findings if finding.code not in (*told, *remote)]
+    draft.findings = [
+        finding
+        for finding in draft.findings
+        if finding.code not in told
+        and not (finding.params.get("flag") in mine and finding.code.startswith(("option.", "paste.remote_code")))
+    ]
     draft.tell("note", "paste.exported", "taken")
 
 

@@ -1,6 +1,7 @@
 """What is exported can be read back: the same settings, and the same command of them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from deployments.engines.base import EngineRefusal, Launch, LaunchContext, RuntimeFacts
 from deployments.engines.vllm import VLLM
 from deployments.exporting.forms import FORMS, Exported, export
-from deployments.pasting.read import Pasted
+from deployments.pasting.read import Pasted, findings_of
 from deployments.spec import DeploymentSpec
 
 FLAGS = json.loads((Path(__file__).parents[2] / "fakes" / "flags.json").read_text())
@@ -152,6 +153,24 @@ def test_without_its_comment_the_command_is_read_as_any_other(form: Any) -> None
     again = read_back(bare, uuids)
     assert again.gpu_uuids == list(UUIDS[:2])
     assert again.options["max_model_len"] == 4096
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_berth_sets_and_people_may_not_says_nothing(form: Any) -> None:
+    """A model with code of its own that was allowed, and a lone GGUF with its description."""
+    spec = DeploymentSpec(artifact_id=7, gpu_uuids=["GPU-1a"])
+    runtime = replace(CUDA, plugins=("gguf",))
+    facts = {"format": "gguf", "heads": 16}
+    made = VLLM().launch(
+        LaunchContext(spec=spec, runtime=runtime, served_name="team-chat", api_key=KEY, model_path="/models/x.gguf",
+                      model_facts=facts, roots=("/models",), gpu_uuids=("GPU-1a",), sidecar="/var/described",
+                      allow_remote_code=True)
+    )  # fmt: skip
+    assert "--trust-remote-code" in made.argv and "--hf-config-path" in made.argv
+    pasted = Pasted(export(Exported("team-chat", spec, made, runtime), form))
+    draft = pasted.draft(runtime, ("/models",))
+    assert draft is not None and draft.extra_args() == [] and draft.model == "/models/x.gguf"
+    assert not [finding.code for finding in findings_of(pasted, draft) if finding.level != "note"]
 
 
 def test_what_the_engine_refuses_is_not_exported() -> None:
