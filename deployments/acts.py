@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from deployments import describing, events, measured, preflight, probe, queries
+from deployments import describing, events, golden, measured, preflight, probe, queries
 from deployments.diagnosis import failure, phases
 from deployments.engines.base import EngineRefusal, masked_env
 from deployments.models import Deployment, Run
@@ -238,6 +238,7 @@ def ask_later(row: Deployment) -> None:
 def _ask_here(run_id: str) -> None:
     try:
         probe.ask_run(run_id)
+        golden.ask_later(run_id)
     finally:
         connection.close()
 

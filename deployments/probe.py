@@ -127,14 +127,14 @@ def question(engine: Adapter, task: Task, name: str, text: str, *, chat: bool = 
 def _said(body: dict[str, Any], path: str, text: str, answer: Answer) -> dict[str, Any]:
     return {
         "question": question_of(body),
-        "answer": _storable(text),
+        "answer": storable(text),
         "latency_ms": round(answer.latency_ms),
         "at": time.time(),
         "path": path,
     }
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """What is kept of an engine's words: PostgreSQL's JSON has neither NUL nor halves of a character."""
     return text[:BODY_KEPT].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
@@ -158,5 +158,5 @@ def _missed(probe: dict[str, Any], answer: Answer) -> dict[str, Any]:
         "next_at": now + PAUSE_S,
         "tries": tries,
         "failed": tries >= TRIES,
-        "last": {"status": answer.status, "body": _storable(answer.text), "said_by": answer.said_by, "at": now},
+        "last": {"status": answer.status, "body": storable(answer.text), "said_by": answer.said_by, "at": now},
     }

@@ -13,6 +13,8 @@ def reconcile_deployment(pk: int) -> None:
 @shared_task(name="deployments.tasks.probe")
 def probe_run(run_id: str) -> None:
     """Its own queue: an engine that answers slowly keeps no deployment waiting."""
+    from deployments import golden
     from deployments.probe import ask_run
 
     ask_run(run_id)
+    golden.ask_later(run_id)  # it looks whether there was an answer

@@ -31,7 +31,10 @@ KINDS = {
         _("Starts and stops"),
         ("run.", "deployment.started", "deployment.stopped", "deployment.restarted", "deployments.operate"),
     ),
-    "settings": Kind(_("Settings changed"), ("deployment.created", "deployment.edited", "deployment.deleted")),
+    "settings": Kind(
+        _("Settings changed"),
+        ("deployment.created", "deployment.edited", "deployment.questions_changed", "deployment.deleted"),
+    ),
     "models": Kind(_("Models"), ("model", "root.", "artifact.", "download.", "conversion.")),
     "hosts": Kind(_("Hosts"), ("host", "runtime", "job.")),
     "access": Kind(
@@ -68,6 +71,7 @@ SENTENCES: dict[str, Any] = {
     "token.revoked": _("{actor} revoked the token {target}"),
     "deployment.created": _("{actor} created {target}"),
     "deployment.edited": _("{actor} changed {target}"),
+    "deployment.questions_changed": _("{actor} changed the golden questions of {target}"),
     "deployment.started": _("{actor} started {target}"),
     "deployment.stopped": _("{actor} stopped {target}"),
     "deployment.started_in_detail": _("{actor} started {target} again with more detail in the log"),
@@ -182,6 +186,7 @@ NAMES: dict[str, Any] = {
     "task": _("Used for"),
     "options": _("Engine options"),
     "extra_args": _("More engine flags"),
+    "questions": _("Golden questions"),
     "env": _("Environment"),
     "kv_cache_gib": _("KV cache on the CPU, GiB"),
     "grace_s": _("Time to finish, s"),
