@@ -268,13 +268,13 @@ def test_a_page_opened_before_the_job_gets_the_log_when_there_is_one(as_, copy) 
 
 
 def test_the_form_lists_what_cannot_be_deployed_last_and_closed(as_, copy) -> None:
-    gguf = builders.make_copy(copy.host, "A-first-by-name")
-    gguf.artifact.format = "gguf"  # no configuration beside it
-    gguf.artifact.save()
+    coded = builders.make_copy(copy.host, "A-first-by-name")
+    coded.artifact.facts = {**coded.artifact.facts, "needs_remote_code": True}  # nobody allowed that
+    coded.artifact.save()
     page = text(as_("operator").get(reverse("deployment-new")))
     open_one, closed = page.index(copy.artifact.model.name), page.index("A-first-by-name")
     assert open_one < closed
-    assert "disabled required" in page[open_one:closed] and "needs config.json" in page[closed:]
+    assert "disabled required" in page[open_one:closed] and "its own program code" in page[closed:]
 
 
 def test_the_record_of_a_deleted_deployment_stays(as_, copy) -> None:
