@@ -15,6 +15,7 @@ from deployments.preflight import Check, named
 from deployments.spec import NAME, DeploymentSpec
 from deployments.wording import words
 from models_catalog import queries as catalog
+from models_catalog.estimate import Amount
 from models_catalog.models import Artifact, Copy
 from models_catalog.serving import obstacles
 from models_catalog.shelf import may_deploy
@@ -181,15 +182,19 @@ def _capacity(check: Check) -> list[tuple[str, str, str]]:
     placed, facts = check.placement, []
     assert placed is not None
     if placed.people is not None and placed.people.value is not None and placed.context:
-        told = _("of %(context)s tokens each; surely %(low)s") % {
-            "context": ngroup(placed.context),
-            "low": ngroup(placed.people.low or 0),
-        }
-        facts.append((_("Conversations at once"), approx(ngroup(placed.people.value)), told))
+        told = _("of %(context)s tokens each") % {"context": ngroup(placed.context)}
+        facts.append((_("Memory for conversations"), approx(ngroup(placed.people.value)), _surely(told, placed.people)))
     if placed.longest is not None and placed.longest.value:
-        told = _("tokens; surely %(low)s") % {"low": ngroup(placed.longest.low or 0)}
+        told = _surely(_("tokens"), placed.longest)
         facts.append((_("Longest conversation"), approx(ngroup(placed.longest.value)), told))
     return facts
+
+
+def _surely(told: str, amount: Amount) -> str:
+    """With the worst end of the range, where that is another number."""
+    if amount.low is None or ngroup(amount.low) == ngroup(amount.value):
+        return told
+    return _("%(what)s; surely %(low)s") % {"what": told, "low": ngroup(amount.low)}
 
 
 CONVERT = ("gguf.no_cpu_kernels", "gguf.plugin_missing")

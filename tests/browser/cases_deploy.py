@@ -6,6 +6,7 @@ from django.utils import timezone
 
 from deployments import services
 from deployments.spec import DeploymentSpec
+from models_catalog.models import Artifact
 from panel.accounts.models import User
 from panel.fleet.models import Gpu, Host
 from tests.browser.cases import case
@@ -21,6 +22,7 @@ from tests.browser.deployment_rows import (
     waiting,
 )
 from tests.deployments import builders
+from tests.deployments.pure.plans import model
 
 # --- the list ---------------------------------------------------------------------------------------------------------
 
@@ -95,14 +97,20 @@ def deploy_new_gpu() -> str:
 
 @case("deploy-plan-cpu")
 def deploy_plan_cpu() -> str:
-    return f"/deployments/new?artifact={cpu_shelf().artifact_id}"
+    copy = cpu_shelf()
+    Artifact.objects.filter(pk=copy.artifact_id).update(facts=model("Qwen--Qwen2.5-1.5B-Instruct"))
+    return f"/deployments/new?artifact={copy.artifact_id}"
 
 
 @case("deploy-plan-refused")
 def deploy_plan_refused() -> str:
     copy = gpu_shelf()
+    Artifact.objects.filter(pk=copy.artifact_id).update(facts=model("Qwen--Qwen3-30B-A3B", torch_dtype="bfloat16"))
+    python = {"pid": 4711, "name": "python3", "user": "ada", "used_mib": 43_000}
     Gpu.objects.filter(host=copy.host, index=0).update(reserved_mib=44_000)
-    Gpu.objects.filter(host=copy.host, index=1).update(used_mib=44_000)
+    Gpu.objects.filter(host=copy.host, index=1).update(used_mib=44_000, measured={"processes": [python]})
+    third = {"uuid": "GPU-atlas-2", "name": "NVIDIA H100 80GB HBM3", "total_mib": 81_559, "used_mib": 30_000}
+    Gpu.objects.create(host=copy.host, index=2, measured={"processes": [{**python, "used_mib": 29_000}]}, **third)
     builders.make_copy(builders.make_host("quay"), "Qwen3-30B-A3B-Instruct-2507")
     Host.objects.filter(name="quay").update(lost_at=timezone.now(), last_seen_at=timezone.now() - timedelta(hours=2))
     return f"/deployments/new?artifact={copy.artifact_id}"

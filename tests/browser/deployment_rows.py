@@ -114,7 +114,7 @@ def gpu_deployment(state: str, name: str = "support-chat", **values: Any) -> tup
 def waiting(row: Deployment, state: str = "queued") -> None:
     reasons = [
         {
-            "name": "atlas GPU 0",
+            "name": "gpu-0 on atlas",
             "code": "gpu.reserved",
             "params": {
                 "index": 0,
@@ -125,19 +125,21 @@ def waiting(row: Deployment, state: str = "queued") -> None:
             },
         },
         {
-            "name": "atlas GPU 1",
+            "name": "gpu-1 on atlas",
             "code": "gpu.used_by_others",
             "params": {
                 "index": 1,
                 "need_mib": 41_461,
                 "used_mib": 22_000,
+                "users": [{"pid": 4711, "name": "python3", "user": "ada", "used_mib": 22_000}],
                 "total_mib": 46_068,
                 "fits_utilisation": 0.5,
             },
         },
         {"name": "quay", "code": "copy.none", "params": {}},
     ]
-    row.reason = {"code": "place.none", "params": {"candidates": reasons}}
+    stop = {"code": "change.stop", "params": {"names": ["support-chat"], "host": "atlas"}, "patch": {}}
+    row.reason = {"code": "place.none", "params": {"candidates": reasons, "changes": [stop]}}
     row.deadline_at = timezone.now() + timedelta(hours=20)
     row.state = state
     row.save()
