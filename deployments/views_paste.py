@@ -16,6 +16,8 @@ from panel.accounts.guard import right
 from panel.core.errors import Conflict
 from panel.core.pages import form_again, page
 
+EXAMPLE = "vllm serve Qwen/Qwen3-8B --max-model-len 32768"
+
 
 @sensitive_post_parameters("text")
 @require_http_methods(["GET", "POST"])
@@ -23,11 +25,11 @@ from panel.core.pages import form_again, page
 def paste(request: HttpRequest) -> HttpResponse:
     """The box; and what comes of its text: the usual form, filled. Nothing is written."""
     if request.method == "GET":
-        return page(request, "deployments/paste.html", {"section": "deployments"})
+        return page(request, "deployments/paste.html", {"section": "deployments", "example": EXAMPLE})
     chosen = request.POST.get("artifact", "")
     artifact_id = int(chosen) if chosen.isascii() and chosen.isdecimal() and len(chosen) < 10 else None
     reading = pasted.read(request.POST.get("text", ""), actor=request.actor, artifact_id=artifact_id)
-    told = {"section": "deployments", "pasted": findings(reading), "text": reading.text}
+    told = {"section": "deployments", "pasted": findings(reading), "text": reading.text, "example": EXAMPLE}
     if not reading.found:
         return form_again(request, "deployments/paste.html", told)
     form = DeploymentForm(initial=_initial(reading), gpu_choices=contexts_form.gpu_choices())

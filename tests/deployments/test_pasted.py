@@ -332,6 +332,10 @@ def test_where_nobody_can_say_how_it_runs(copy: Copy, operator: Client) -> None:
 
 def test_the_export_page_api_and_shell(copy: Copy, operator: Client) -> None:
     row = with_spec(copy, device="gpu")
+    assert (
+        reverse("deployment-export", args=[row.pk])
+        in operator.get(reverse("deployment", args=[row.pk])).content.decode()
+    )
     page = operator.get(reverse("deployment-export", args=[row.pk])).content.decode()
     assert "ExecStart=" in page and "services:" in page and "vllm serve" in page
     client = program(person("viewer"))
