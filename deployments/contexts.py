@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from deployments import describing, queries
+from deployments.contexts_measured import came_of, compared, note_of
 from deployments.contexts_revisions import revisions
 from deployments.contexts_run import (
     badge,
@@ -78,7 +79,7 @@ def detail(row: Deployment, *, may_operate: bool, may_delete: bool, may_ask: boo
         "can_start": may_operate and (kind in ("failed", "stopped") or row.desired == Desired.STOPPED),
         "can_restart": may_operate and kind == "ready",
         "runs": [run_row(r) for r in queries.runs_of(row)[:RUNS_SHOWN]],
-        "revisions": revisions(row),
+        "revisions": [{**each, "came": came_of(each["run"])} for each in revisions(row)],
         "can_go_back": may_edit,
     }
     if run is not None:
@@ -237,6 +238,8 @@ def ready(row: Deployment, run: Run) -> dict[str, Any]:
         "snippets": snippets(spec.task, row.name, base_url),
         "answer": {**answer, "source": source} if answer else None,
         "measured_facts": _measured(run),
+        "compared": compared(run),
+        "learned_note": note_of(run),
     }
 
 

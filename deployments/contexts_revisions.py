@@ -5,7 +5,8 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from deployments.models import Deployment
+from deployments import revisions as store
+from deployments.models import Deployment, Revision
 from deployments.spec import DeploymentSpec, diff
 from panel.audit.wording import NAMES
 from panel.core.mask import mask
@@ -16,12 +17,14 @@ SHOWN = 10
 
 
 def revisions(row: Deployment) -> list[dict[str, Any]]:
-    """The newest settings first, each with what it changed. Empty while there is only one. Two queries."""
+    """The newest settings first, each with what it changed and the newest start that got ready with it. Empty while
+    there is only one. Three queries."""
     rows = list(row.revisions.order_by("-number")[: SHOWN + 1])
     if len(rows) < 2:
         return []
     specs = [DeploymentSpec.model_validate(revision.spec) for revision in rows]
     engines = _engines({spec.runtime_id for spec in specs if spec.runtime_id is not None})
+    starts = store.best_starts(rows[:SHOWN])
     befores: list[DeploymentSpec | None] = [*specs[1:], None]
     return [
         {
@@ -29,9 +32,18 @@ def revisions(row: Deployment) -> list[dict[str, Any]]:
             "current": revision.pk == row.revision_id,
             "changes": [_change(*item, engines) for item in diff(before, spec).items()] if before else [],
             "first": before is None and revision.number == 1,
+            "before": before is not None and revision.number - 1,
+            "run": starts.get(revision.pk),
         }
         for revision, spec, before in zip(rows, specs, befores, strict=True)
     ][:SHOWN]
+
+
+def changes_between(old: Revision, new: Revision) -> list[dict[str, Any]]:
+    """One row a parameter that differs."""
+    before, after = (DeploymentSpec.model_validate(each.spec) for each in (old, new))
+    engines = _engines({spec.runtime_id for spec in (before, after) if spec.runtime_id is not None})
+    return [_change(*item, engines) for item in diff(before, after).items()]
 
 
 def _engines(pks: set[int]) -> dict[int, str]:

@@ -9,6 +9,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from deployments import describing, queries
+from deployments.contexts_measured import compared, note_of
 from deployments.diagnosis.failure import signal_name
 from deployments.diagnosis.phases import StepState
 from deployments.models import Run
@@ -180,6 +181,9 @@ def run_record(run: Run, *, may_operate: bool, may_edit: bool) -> dict[str, Any]
         "command": " \\\n  ".join([*env, shlex.join(argv)]) if argv else "",
         "steps": steps(run, {}, failed=run.outcome == "failed"),
         "ending": ending(run),
+        "compared": compared(run),
+        "learned_note": note_of(run),
+        "golden": run.golden.get("answers", []),
         "reason": words(run.reason) if run.outcome == "failed" else None,
         **error_of(run),
         "transitions": [

@@ -4,7 +4,7 @@ from django.urls import path
 from django.views.decorators.http import require_GET
 from django.views.generic import RedirectView
 
-from deployments import views, views_hosts, views_live, views_paste
+from deployments import views, views_hosts, views_live, views_paste, views_record
 
 urlpatterns = [
     path("", views.index, name="deployments"),
@@ -18,6 +18,9 @@ urlpatterns = [
     path("deployments/<int:pk>/start", views.start, name="deployment-start"),
     path("deployments/<int:pk>/start-in-detail", views.start_in_detail, name="deployment-start-in-detail"),
     path("deployments/<int:pk>/settings/<int:number>/use", views.use_revision, name="deployment-use-revision"),
+    path("deployments/<int:pk>/settings/compare", views_record.compare, name="deployment-compare"),
+    path("deployments/<int:pk>/answers", views_record.answers, name="deployment-answers"),
+    path("deployments/<int:pk>/questions", views_record.questions, name="deployment-questions"),
     path("deployments/<int:pk>/stop", views.stop, name="deployment-stop"),
     path("deployments/<int:pk>/restart", views.restart, name="deployment-restart"),
     path("deployments/<int:pk>/delete", views.delete, name="deployment-delete"),
@@ -25,6 +28,7 @@ urlpatterns = [
     path("deployments/<int:pk>/export", views_paste.export, name="deployment-export"),
     path("deployments/<int:pk>/live", views_live.one_live, name="deployment-live"),
     path("hosts/<int:pk>/stop-deployments", views_hosts.empty, name="host-empty"),
+    path("estimates/", views_record.accuracy, name="accuracy"),
     path("runs/<uuid:run_id>/", views.run, name="run"),
     path("runs/<uuid:run_id>/log", views_live.log_part, name="run-log"),
     path("runs/<uuid:run_id>/log.txt", views_live.log_file, name="run-log-file"),

@@ -1,0 +1,102 @@
+"""What came of each settings of a deployment: the newest start that got ready, and what its golden questions gave."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from deployments.models import Deployment, Revision, Run
+from panel.core.errors import NotFound
+
+COLUMNS = 6  # kinds of starts whose answers stand side by side
+LOOKED_AT = 200  # newest starts among which they are looked for
+OF_RUN = (
+    "created_at", "ready_at", "foreseen", "measured", "answer", "golden", "engine_version", "number", "revision_id",
+    "deployment_id", "host_name", "placement",
+)  # fmt: skip
+
+
+def best_starts(revisions: Iterable[Revision]) -> dict[int, Run]:
+    """{revision: its newest start that got ready}. One query."""
+    rows = Run.objects.filter(revision__in=[revision.pk for revision in revisions], ready_at__isnull=False)
+    newest = rows.order_by("revision_id", "-created_at").distinct("revision_id").only(*OF_RUN)
+    return {run.revision_id: run for run in newest}
+
+
+def pair(row: Deployment, first: int | None, second: int | None) -> tuple[Revision, Revision]:
+    """Two settings by their numbers, the older first; what is left out is the newest, or the one before. NotFound."""
+    numbers = list(row.revisions.order_by("-number").values_list("number", flat=True)[:2])
+    if len(numbers) < 2:
+        raise NotFound
+    second = numbers[0] if second is None else second
+    first = second - 1 if first is None else first
+    found = {revision.number: revision for revision in row.revisions.filter(number__in=[first, second])}
+    if len(found) != 2:
+        raise NotFound
+    return found[min(found)], found[max(found)]
+
+
+@dataclass(frozen=True)
+class Column:
+    """Starts of one kind: settings, engine version, GPUs that share each layer. `run` is the newest of them."""
+
+    run: Run
+    revision: int
+    version: str
+    tp: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`differs`: from the newest answer to the same question. `answer` None: `error` says why, or it was not asked."""
+
+    answer: str | None
+    error: str = ""
+    differs: bool = False
+    latency_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]  # (question, a cell for each column)
+
+    @property
+    def differing(self) -> int:
+        """Questions that were not answered alike everywhere."""
+        return sum(any(cell.differs for cell in cells) for _question, cells in self.rows)
+
+
+def answers(row: Deployment, numbers: Iterable[int] | None = None) -> Table:
+    """Answers side by side, the newest kind of start first; `numbers` name settings to look at alone. One query."""
+    rows = Run.objects.filter(deployment=row, golden__has_key="answers").select_related("revision")
+    if numbers is not None:
+        rows = rows.filter(revision__number__in=list(numbers))
+    columns: dict[tuple[int, str, int], Column] = {}
+    for run in rows.order_by("-created_at").only(*OF_RUN, "revision__number")[:LOOKED_AT]:
+        tp = int(run.foreseen.get("tp") or len(run.placement.get("gpus") or []) or 1)
+        kind = (run.revision.number, run.engine_version, tp)
+        if kind not in columns and len(columns) < COLUMNS and run.golden["answers"]:
+            columns[kind] = Column(run, *kind)
+    return _table(tuple(columns.values()))
+
+
+def _table(columns: tuple[Column, ...]) -> Table:
+    said = [{each["question"]: each for each in column.run.golden["answers"]} for column in columns]
+    questions = list(dict.fromkeys(question for each in said for question in each))
+    return Table(columns, tuple((question, _cells(question, said)) for question in questions))
+
+
+def _cells(question: str, said: list[dict[str, Any]]) -> tuple[Cell, ...]:
+    given = [each.get(question) for each in said]
+    newest = next((each["answer"] for each in given if each and each["answer"] is not None), None)
+    return tuple(
+        Cell(None)
+        if each is None
+        else Cell(
+            each["answer"],
+            each.get("error", ""),
+            each["answer"] is not None and each["answer"] != newest,
+            each.get("latency_ms"),
+        )
+        for each in given
+    )
