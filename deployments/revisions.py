@@ -44,6 +44,10 @@ class Column:
     version: str
     tp: int
 
+    @property
+    def on_gpu(self) -> bool:
+        return bool(self.run.placement.get("gpus"))
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -67,7 +71,10 @@ class Table:
 
 
 def answers(row: Deployment, numbers: Iterable[int] | None = None) -> Table:
-    """Answers side by side, the newest kind of start first; `numbers` name settings to look at alone. One query."""
+    """Answers side by side, the newest kind of start first. One query.
+
+    `numbers` name settings to look at alone; these stand in their order.
+    """
     rows = Run.objects.filter(deployment=row, golden__has_key="answers").select_related("revision")
     if numbers is not None:
         rows = rows.filter(revision__number__in=list(numbers))
@@ -77,18 +84,23 @@ def answers(row: Deployment, numbers: Iterable[int] | None = None) -> Table:
         kind = (run.revision.number, run.engine_version, tp)
         if kind not in columns and len(columns) < COLUMNS and run.golden["answers"]:
             columns[kind] = Column(run, *kind)
-    return _table(tuple(columns.values()))
+    order = sorted(columns.values(), key=lambda column: column.revision) if numbers is not None else columns.values()
+    return _table(tuple(order))
 
 
 def _table(columns: tuple[Column, ...]) -> Table:
     said = [{each["question"]: each for each in column.run.golden["answers"]} for column in columns]
     questions = list(dict.fromkeys(question for each in said for question in each))
-    return Table(columns, tuple((question, _cells(question, said)) for question in questions))
+    newest = sorted(range(len(columns)), key=lambda place: columns[place].run.created_at, reverse=True)
+    return Table(
+        columns, tuple((question, _cells([each.get(question) for each in said], newest)) for question in questions)
+    )
 
 
-def _cells(question: str, said: list[dict[str, Any]]) -> tuple[Cell, ...]:
-    given = [each.get(question) for each in said]
-    newest = next((each["answer"] for each in given if each and each["answer"] is not None), None)
+def _cells(given: list[dict[str, Any] | None], order: list[int]) -> tuple[Cell, ...]:
+    """What each column gave to one question; `order` are the columns, the newest first."""
+    answered = (each["answer"] for place in order if (each := given[place]) is not None)
+    newest = next((answer for answer in answered if answer is not None), None)
     return tuple(
         Cell(None)
         if each is None
