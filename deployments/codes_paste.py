@@ -53,7 +53,7 @@ PASTE: dict[str, Pair] = {
         _("The page of the model says what is missing."),
     ),
     "paste.not_approved": (
-        _("%(model)s is not approved; operators may only deploy approved models here."),
+        _("%(model)s is not approved; people who can deploy may only use approved models here."),
         _("Ask an admin to approve it, or choose another one."),
     ),
     "paste.remote_code": (

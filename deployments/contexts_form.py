@@ -87,7 +87,7 @@ def _choices(chosen: str, actor: Any) -> list[dict[str, Any]]:
     for choice in found:
         if not may_deploy(choice["artifact"].model, actor):
             choice |= {
-                "problem": _("It is not approved; operators may only deploy approved models here."),
+                "problem": _("It is not approved; people who can deploy may only use approved models here."),
                 "closed": True,
             }
     for choice in found:  # what the page fills in when the model is chosen

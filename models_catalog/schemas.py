@@ -62,7 +62,7 @@ class ModelOut(Schema):
     added_from: dict[str, Any]
     approved: bool
     approved_by: str
-    may_deploy: bool = Field(description=_("False where operators are held to approved models and this one is none."))
+    may_deploy: bool = Field(description=_("False where people who can deploy are held to approved models only."))
     allow_remote_code: bool
     code_withdrawn: list[str] = Field(description=_("Files whose change ended the permission, at a look or a start."))
     code: list[CodeOut] = Field(description=_("Its own program code, as the newest look found it."))

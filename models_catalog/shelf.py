@@ -110,7 +110,7 @@ def came_by(model: CatalogModel, *, by: str, since: datetime, host: str, place: 
 
 class NotApproved(Denied):
     code = "model.not_approved"
-    message: Any = _("%(model)s is not approved, and operators may only deploy approved models here.")
+    message: Any = _("%(model)s is not approved, and people who can deploy may only use approved models here.")
     hint: Any = _("An admin can approve it on the model's page.")
 
 

@@ -138,7 +138,7 @@ def test_the_refusal_is_a_page_with_a_plain_sentence(copy: Copy, settings: LazyS
     assert answer.status_code == 403
     assert "Tiny-1B-Instruct is not approved" in answer.content.decode()
     text = client.get(reverse("model", args=[copy.artifact.model_id])).content.decode()
-    assert "may only deploy approved models" in text
+    assert "may only use approved models" in text
     assert "It is not approved" in client.get(reverse("deployment-new")).content.decode()
     wish = {"artifact": copy.artifact_id, "name": "new", "device": "cpu", "task": "generate", "kv_cache_gib": 1}
     wish["restart"] = "on_failure"
@@ -157,7 +157,7 @@ def test_whoever_may_not_deploy_it_sees_why_in_the_list_and_the_api(copy: Copy, 
         client.force_login(User.objects.get(pk=actor(role).id))
         text = client.get(reverse("models")).content.decode()
         assert (f"?artifact={copy.artifact_id}" in text) is may
-        assert ("operators may only deploy approved models here" in text) is not may
+        assert ("people who can deploy may only use approved models here" in text) is not may
         api = program(person(role))
         assert api.get("/api/v1/models").json()["items"][0]["may_deploy"] is may
         assert api.get(f"/api/v1/models/{copy.artifact.model_id}").json()["may_deploy"] is may
