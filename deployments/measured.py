@@ -61,7 +61,7 @@ def residual_gib(before: Mapping[str, Any], after: Mapping[str, Any]) -> float |
     comparable = before.get("source") in ("kv.left", "kv.learned") and before.get("pp") == before.get("dp") == 1
     if value is None or logged is None or not comparable:
         return None
-    return round(logged - (value - before.get("shift_gib", 0.0)), 4)
+    return round(float(logged) - (float(value) - float(before.get("shift_gib", 0.0))), 4)
 
 
 def error(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> float | None:
