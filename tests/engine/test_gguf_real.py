@@ -46,7 +46,11 @@ def copy(berth: Stack, tmp_path: Path) -> Copy:
     folder = tmp_path / "shelf"
     (folder / "gguf").mkdir(parents=True)
     place = Path(shutil.copy(source, folder / "gguf"))
-    until(lambda: Runtime.objects.filter(present=True, refusal=None).exists(), timeout=200, why="the engine is known")
+    until(
+        lambda: Runtime.objects.filter(present=True, refusal__isnull=True).exists(),
+        timeout=200,
+        why="the engine is known",
+    )
     catalog.add_root(berth.host(), str(folder), actor=None)
     rows = Copy.objects.filter(path=str(place), present=True).select_related("host", "artifact__model")
     return until(rows.first, timeout=60, why="the file is in the catalog")
@@ -83,7 +87,7 @@ def log_of(job_id: Any) -> str:
 
 
 def test_a_gguf_is_described_by_the_engines_python(berth: Stack, copy: Copy) -> None:
-    runtime = Runtime.objects.filter(present=True, engine="vllm", refusal=None).first()
+    runtime = Runtime.objects.filter(present=True, engine="vllm", refusal__isnull=True).first()
     before = Path(copy.path).stat()
     task = wire.SidecarTask(executable=runtime.executable, path=copy.path)
 
@@ -116,10 +120,14 @@ def test_a_gguf_is_described_by_the_engines_python(berth: Stack, copy: Copy) -> 
 def test_on_a_cpu_it_is_explained_converted_and_answers(berth: Stack, copy: Copy, ask: Callable[..., Any]) -> None:
     spec = {"artifact_id": copy.artifact_id, "device": "cpu", "kv_cache_gib": 1}
     plan = json.dumps(ask("POST", "/deployments/plan", 200, spec=spec))
-    assert "gguf.no_cpu_kernels" in plan and "its kernels need a GPU" in plan
+    assert "its kernels need a GPU" in plan and "llama.cpp" in plan
     page = page_of(berth, f"/models/{copy.artifact.model_id}/")
-    assert "its kernels need a GPU" in page and "≈ 256.6 MiB" in page
+    assert "its kernels need a GPU" in page and "≈ 257 MiB" in page
     assert f"/models/copies/{copy.pk}/convert" in page and "llama.cpp" in page
+
+    def is_whole(folder: str) -> bool:
+        weights = sum(path.stat().st_size for path in Path(folder).glob("*.safetensors"))
+        return abs(weights - row["size_bytes"]) < row["size_bytes"] * 0.01
 
     row = ask("POST", "/conversions", 201, copy_id=copy.pk, name="converted", folder=str(Path(copy.path).parents[1]))
     assert row["size_bytes"] == 134_515_008 * 2 and row["dtype"] == "float16"
@@ -128,15 +136,14 @@ def test_on_a_cpu_it_is_explained_converted_and_answers(berth: Stack, copy: Copy
     def ended() -> dict[str, Any] | None:
         now = ask("GET", f"/conversions/{row['id']}", 200)
         seen.add(now["phase"])
-        assert now["state"] == "done" or not Path(row["path"]).exists(), "it appears when it is whole"
+        assert not Path(row["path"]).exists() or is_whole(row["path"]), "it appears when it is whole"
         return now if now["state"] not in ("waiting", "running") else None
 
     row = until(ended, timeout=WORK_S, why="the conversion ended")
     job = Job.objects.filter(kind="convert").latest("created_at")
     assert row["state"] == "done", (row["reason"], log_of(job.pk))
     assert "reading" in seen or "writing" in seen, seen
-    weights = sum(path.stat().st_size for path in Path(row["made"]).glob("*.safetensors"))
-    assert abs(weights - row["size_bytes"]) < row["size_bytes"] * 0.01, "its size was told before"
+    assert is_whole(row["made"]), "its size was told before"
 
     rows = Copy.objects.filter(path=row["made"], present=True, usable=True).select_related("artifact__model")
     found = until(rows.first, timeout=60, why="the folder is in the catalog")
