@@ -8,8 +8,10 @@ from django.utils.translation import gettext as _
 
 from deployments import queries
 from deployments.contexts import candidates, changes
+from deployments.contexts_measured import corrected_by
 from deployments.engines.base import version_key
 from deployments.forms import DeploymentForm
+from deployments.measured import launches_of
 from deployments.models import Deployment
 from deployments.preflight import Check, named
 from deployments.spec import NAME, DeploymentSpec
@@ -174,6 +176,7 @@ def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
         "engine_why": _("the newest that fits") if spec.runtime_id is None else _("chosen in these settings"),
         "facts": [*_capacity(check), *_reserved(check)],
         "notes": [said for note in notes if (said := words(note.as_dict())) is not None],
+        "learned_note": corrected_by(launches_of(check.placement.plan)),
     }
 
 

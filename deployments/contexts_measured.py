@@ -68,7 +68,10 @@ def _off(share: float | None) -> str:
 
 def note_of(run: Run) -> str:
     """That earlier launches corrected this estimate, where they did."""
-    launches = run.foreseen.get("launches") or 0
+    return corrected_by(run.foreseen.get("launches") or 0)
+
+
+def corrected_by(launches: int) -> str:
     if not launches:
         return ""
     text = ngettext(

@@ -37,8 +37,13 @@ def foreseen(plan: Plan | None, spec: DeploymentSpec, gpus: Sequence[str], usual
     reason = plan.ranks[0].kv.reason
     found |= {"source": reason.code, "tp": tp, "pp": pp, "dp": dp, "gpu": gpus[0] if gpus else ""}
     found |= {"context": plan.context, "shift_gib": reason.params.get("shift", 0.0)}
-    found |= {"launches": reason.params.get("launches", 0)}
+    found |= {"launches": launches_of(plan)}
     return found if usual_s is None else {**found, "start_s": round(usual_s, 1)}
+
+
+def launches_of(plan: Plan | None) -> int:
+    """How many launches on its host corrected this estimate."""
+    return int(plan.ranks[0].kv.reason.params.get("launches", 0)) if plan is not None and plan.ranks else 0
 
 
 def parts_of(spec: DeploymentSpec, gpus: int) -> tuple[int, int, int]:

@@ -12,7 +12,7 @@ from ninja import Field, Schema
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import PydanticUndefined
 
-from deployments import preflight, queries
+from deployments import measured, preflight, queries
 from deployments.contexts import candidates, changes
 from deployments.models import Deployment, Run
 from deployments.spec import NAME, DeploymentSpec
@@ -147,6 +147,7 @@ class PlanOut(Schema):
     context: int | None = Field(description=_("Tokens of each conversation that `people` counts."))
     people: float | None = Field(description=_("Conversations at the same time, estimated."))
     longest_context: int | None = Field(description=_("Tokens of the longest single conversation, estimated."))
+    corrected_by: int = Field(description=_("Earlier starts on this host that corrected the estimate."))
     host: str | None
     gpus: list[int]
     engine_version: str
@@ -188,6 +189,9 @@ class RunOut(Schema):
     signal: int | None
     steps: list[StepOut]
     answer: dict[str, Any] | None = Field(description=_("The test question, its answer and how long it took."))
+    foreseen: dict[str, Any] = Field(description=_("What the estimate said before this start; GiB of one GPU."))
+    measured: dict[str, Any] = Field(description=_("The same by the engine's log."))
+    golden: list[dict[str, Any]] = Field(description=_("Golden questions and answers, as far as they were asked."))
     error: list[str] = Field(description=_("The first error of the log."))
     command: list[str]
     env: dict[str, Any] = Field(description=_("Secrets are hidden."))
@@ -267,6 +271,7 @@ def _foreseen(check: preflight.Check) -> dict[str, Any]:
     return {
         "fit": placed.level if placed is not None else None,
         "context": placed.context if placed is not None else None,
+        "corrected_by": measured.launches_of(placed.plan if placed is not None else None),
         "people": round(people, 2) if people is not None else None,
         "longest_context": int(longest) if longest is not None else None,
     }
@@ -294,7 +299,7 @@ def _place(run: Run | None) -> dict[str, Any]:
 def run_out(run: Run) -> dict[str, Any]:
     """A row with its deployment, revision, runtime and job's log."""
     names = ("id", "deployment_id", "number", "started_by", "cause", "created_at", "ready_at", "ended_at")
-    more = ("exit_code", "signal", "answer")
+    more = ("exit_code", "signal", "answer", "foreseen", "measured")
     status = run.job.status if run.job is not None else {}
     return {
         **{name: getattr(run, name) for name in names + more},
@@ -305,6 +310,7 @@ def run_out(run: Run) -> dict[str, Any]:
         "outcome": run.outcome or "going",
         "reason": reason_out(run.reason),
         "steps": [_step_out(step) for step in queries.steps_of(run)],
+        "golden": run.golden.get("answers", []),
         "error": (run.error_block or {}).get("lines", []),
         "command": mask(status.get("argv") or run.command),
         "env": mask(run.env),

@@ -151,6 +151,26 @@ def test_a_new_run_keeps_its_estimate(row: Deployment, copy: Copy) -> None:
     assert run.foreseen["start_s"] > 0
 
 
+def test_the_plan_says_who_corrected_it(row: Deployment, copy: Copy) -> None:
+    for _ in range(3):
+        start(row, copy)
+    client = program(User.objects.create_user(username="op", role="operator"))
+    asked_for = json.dumps({"spec": {"artifact_id": copy.artifact_id}})
+    assert (
+        client.post("/api/v1/deployments/plan", asked_for, content_type="application/json").json()["corrected_by"] == 3
+    )
+    form = {
+        "artifact": copy.artifact_id,
+        "name": "x",
+        "device": "auto",
+        "gpu_count": 1,
+        "task": "generate",
+        "restart": "never",
+    }
+    text = as_role("operator").post(reverse("deployment-plan"), form).content.decode()
+    assert "corrected by 3 launches on this host" in text
+
+
 # --- pages ----------------------------------------------------------------------------------------------------------
 
 
@@ -290,6 +310,8 @@ def test_the_api_tells_the_same(row: Deployment, copy: Copy) -> None:
     assert newest["changes"] == {"options.max_model_len": [None, 2048]}
     assert (first["changes"], first["came"]["measured"]) == ({}, MEASURED)
     assert first["came"]["first_answer_ms"] == 84
+    last = client.get(f"{where}/runs").json()["items"][0]
+    assert (last["foreseen"]["kv_gib"], last["measured"], last["golden"][0]["answer"]) == (20.0, MEASURED, "42")
     [accurate] = client.get("/api/v1/accuracy").json()["items"]
     assert (accurate["family"], accurate["runs"]) == ("qwen2", 1)
     told = client.put(f"{where}/golden", json.dumps({"questions": ["One?"]}), content_type="application/json").json()
