@@ -42,9 +42,7 @@ def of_artifacts(artifact_ids: list[int], detailed: int = 0) -> dict[int, list[U
     for artifact_id, pk, name in named.annotate(artifact=number).values_list("artifact", "pk", "name"):
         if pk not in found[artifact_id]:
             found[artifact_id][pk] = Use(name, "chosen", url(pk, None))
-    ordered = {
-        pk: sorted(uses.items(), key=lambda one: (ORDER[one[1].kind], one[1].text)) for pk, uses in found.items()
-    }
+    ordered = {pk: sorted(uses.items(), key=_rank) for pk, uses in found.items()}
     more = _details({pk for uses in ordered.values() for pk, _use in uses[:detailed]})
     return {
         artifact: [replace(use, **more[pk]) if n < detailed else use for n, (pk, use) in enumerate(uses)]

@@ -67,7 +67,7 @@ def describe(
     for name, text, most in (
         ("notes", notes, MAX_NOTES),
         ("licence", licence, LICENCE),
-        ("source_url", source_url, 500),
+        ("source_url", source_url, ADDRESS),
     ):
         if text is None:
             continue

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
@@ -248,10 +247,9 @@ def start_download(request: HttpRequest, body: DownloadIn, response: HttpRespons
     def make() -> DownloadOut:
         told = _repo(body.source, body.repo, body.ref, request.auth)
         choice = _chosen(told, body.choice)
-        limit = settings.BERTH_DOWNLOAD_LIMIT_MIB_S if body.limit_mib_s is None else body.limit_mib_s
         suited = places.suits(host, body.source, choice.format)
         folder = body.folder or (suited[0].path if suited else "")
-        wish = services.Wish(hubs.at(body.source), told, choice, folder, limit)
+        wish = services.Wish(hubs.at(body.source), told, choice, folder, body.limit_mib_s)
         return DownloadOut(**download_out(services.start(host, wish, actor=request.auth)))
 
     return Status(201, once(request, response, key, make))

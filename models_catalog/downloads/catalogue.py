@@ -83,9 +83,8 @@ def search(asker: Asker, text: str, *, page: int = 1) -> list[Found]:
 
 def repository(asker: Asker, repo: str, ref: str = "") -> Repo:
     """A repository with its files at a branch, tag or commit ("" the main branch). Raises HubTrouble."""
-    if asker.hub.source == Source.MODELSCOPE:
-        return _scope_repository(asker, repo, ref or "master")
-    return _hub_repository(asker, repo, ref or "main")
+    read = _scope_repository if asker.hub.source == Source.MODELSCOPE else _hub_repository
+    return read(asker, repo, ref or asker.hub.main)
 
 
 # --- the Hugging Face Hub ---------------------------------------------------------------------------------------------

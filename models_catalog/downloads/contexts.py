@@ -121,7 +121,7 @@ def page(row: Download, *, may: bool) -> dict[str, Any]:
         "file_count": len(row.files),
         "mirror": "" if row.endpoint == hubs.USUAL[Source(row.source)] else row.endpoint,
         "page_url": origins.page_of(row),
-        "limit": row.limit_mib_s or settings.BERTH_DOWNLOAD_LIMIT_MIB_S,
+        "limit": row.limit_mib_s,
         "has_log": row.job is not None and (going or bool(log and log.size)),
         "log_url": reverse("download-log", args=[row.pk]),
         "offline": offline_of(row) if row.state == State.FAILED and _is_network(row) else [],
@@ -129,8 +129,7 @@ def page(row: Download, *, may: bool) -> dict[str, Any]:
 
 
 def _is_network(row: Download) -> bool:
-    code = str((row.refusal or {}).get("code", ""))
-    return code.removeprefix("download.") in ("offline", "dns", "tls", "proxy", "silent", "stalled", "connection_lost")
+    return (row.refusal or {}).get("code") in wording.NETWORK
 
 
 def _lead(row: Download) -> str:
@@ -205,9 +204,7 @@ def found_row(found: Found) -> dict[str, Any]:
 
 def trouble(exc: HubTrouble) -> dict[str, Any]:
     """Why the panel got no answer, and whether it is about the network."""
-    words = wording.asked(exc.as_dict())
-    network = exc.code.removeprefix("download.") in ("offline", "dns", "tls", "proxy", "silent", "address_not_allowed")
-    return {"words": words, "network": network}
+    return {"words": wording.asked(exc.as_dict()), "network": exc.code in wording.NETWORK}
 
 
 def search_page(hub: hubs.HubAt, text: str, *, may_team: bool) -> dict[str, Any]:
@@ -275,7 +272,7 @@ def repo_page(hub: hubs.HubAt, repo: Repo, *, chosen: str, form: Any, token: boo
         "current": current,
         "form": form,
         "token": token,
-        "page_url": f"{hub.endpoint}/{'models/' if hub.source == Source.MODELSCOPE else ''}{repo.found.repo}",
+        "page_url": hub.page_of(repo.found.repo),
         "default_limit": settings.BERTH_DOWNLOAD_LIMIT_MIB_S,
     }
 

@@ -32,6 +32,15 @@ class HubAt:
         """The host name of a mirror; "" at the hub's own address."""
         return "" if self.endpoint == USUAL[self.source] else urlsplit(self.endpoint).netloc
 
+    @property
+    def main(self) -> str:
+        """The branch that is taken where nobody names one."""
+        return "master" if self.source == Source.MODELSCOPE else "main"
+
+    def page_of(self, repo: str) -> str:
+        """The model's page for people."""
+        return f"{self.endpoint}/{'models/' if self.source == Source.MODELSCOPE else ''}{repo}"
+
 
 def at(source: str) -> HubAt:
     """Where a hub is. Raises ValueError for one that is not known."""

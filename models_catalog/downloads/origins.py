@@ -55,7 +55,7 @@ def _is_below(path: str, row: Download) -> bool:
 
 def page_of(row: Download) -> str:
     """The model's page on the hub."""
-    return f"{row.endpoint}/{'models/' if row.source == Source.MODELSCOPE else ''}{row.repo}"
+    return hubs.HubAt(Source(row.source), row.endpoint).page_of(row.repo)
 
 
 def note(host: Host) -> None:

@@ -70,13 +70,20 @@ def guarded(act: Act) -> Act:
 
 @dataclass(frozen=True)
 class Wish:
-    """What to fetch, as the hub told of it just now, and where to."""
+    """What to fetch, as the hub told of it just now, and where to.
+
+    `limit_mib_s`: None as the settings say, 0 as fast as it goes.
+    """
 
     hub: hubs.HubAt
     repo: Repo
     choice: Choice
     folder: str
-    limit_mib_s: float = 0.0
+    limit_mib_s: float | None = None
+
+    @property
+    def limit(self) -> float:
+        return settings.BERTH_DOWNLOAD_LIMIT_MIB_S if self.limit_mib_s is None else self.limit_mib_s
 
 
 def asker(source: str, actor: Any) -> Asker:
@@ -106,7 +113,7 @@ def start(host: Host, wish: Wish, *, actor: Any) -> Download:
         if {file["path"] for file in row.files} == {file["path"] for file in files}:
             if row.state in ACTIVE:
                 return row
-            row.limit_mib_s = wish.limit_mib_s
+            row.limit_mib_s = wish.limit
             return _again(row, actor, "download.resumed")
     if Download.objects.filter(host=host, state=State.WAITING).count() >= MOST_WAITING:
         raise Conflict("download.queue_full", _("This host has enough downloads in its queue."), "")
@@ -123,7 +130,7 @@ def start(host: Host, wish: Wish, *, actor: Any) -> Download:
         folder=wish.folder,
         layout=layout,
         name=name,
-        limit_mib_s=wish.limit_mib_s,
+        limit_mib_s=wish.limit,
         bytes_total=wish.choice.size,
         asked_by=_name(actor),
         asked_by_id=getattr(actor, "id", None),
@@ -143,7 +150,7 @@ def _check(host: Host, wish: Wish) -> None:
         raise Invalid({"folder": _("This is the cache of Hugging Face tools. Choose a plain folder of models.")})
     if not wish.choice.complete or not wish.choice.files or len(wish.choice.files) > MAX_FILES:
         raise Incomplete
-    if not 0 <= wish.limit_mib_s <= 1e6:
+    if not 0 <= wish.limit <= 1e6:
         raise Invalid({"limit_mib_s": _("Give MiB per second, or 0 for no limit.")})
 
 
@@ -200,7 +207,7 @@ def task_of(row: Download, *, discard: bool = False) -> wire.DownloadTask:
             "folder": row.folder,
             "layout": row.layout,
             "name": row.name,
-            "limit_mib_s": row.limit_mib_s or settings.BERTH_DOWNLOAD_LIMIT_MIB_S,
+            "limit_mib_s": row.limit_mib_s,
             "stall_s": settings.BERTH_DOWNLOAD_STALL_S,
             "replace": row.replace,
             "discard": discard,
@@ -278,15 +285,13 @@ def go_on(row: Download) -> None:
 
 @guarded
 @transaction.atomic
-def resume(download: Download, *, actor: Any, limit_mib_s: float | None = None) -> Download:
+def resume(download: Download, *, actor: Any) -> Download:
     """Go on where it ended: of a paused, failed or cancelled one. While it goes on it changes nothing."""
     row = _locked(download)
     if row.state not in (State.PAUSED, State.FAILED, State.CANCELLED):
         return row
     if row.host.facts.get("allow_download") is False:
         raise Forbidden
-    if limit_mib_s is not None:
-        row.limit_mib_s = max(0.0, min(limit_mib_s, 1e6))
     return _again(row, actor, "download.resumed")
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Starter:
-    """`gib` is about what its files take, `note` a lazy sentence's key in `wording.STARTERS`."""
+    """`gib` is about what its files take; `key` is that of a picks.Choice."""
 
     repo: str
     gib: float

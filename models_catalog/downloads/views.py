@@ -3,7 +3,6 @@
 import uuid
 from typing import Any
 
-from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import reverse
@@ -189,10 +188,9 @@ def _start(request: HttpRequest, hub: hubs.HubAt, told: catalogue.Repo, form: Wi
     if host is None or choice is None:
         form.add_error("place" if host is None else "choice", _("This is not there any more. Choose again."))
         return None
-    limit = values["limit_mib_s"]
-    limit = settings.BERTH_DOWNLOAD_LIMIT_MIB_S if limit is None else limit
+    wish = services.Wish(hub, told, choice, folder, values["limit_mib_s"])
     try:
-        return services.start(host, services.Wish(hub, told, choice, folder, limit), actor=request.actor)
+        return services.start(host, wish, actor=request.actor)
     except Invalid as exc:
         put_errors(form, Invalid({("place" if name == "folder" else name): text for name, text in exc.fields.items()}))
     except Conflict as exc:
@@ -204,7 +202,6 @@ def _unreachable(hub: hubs.HubAt, repo: str, ref: str, exc: HubTrouble) -> dict[
     """The sentence, and the way without the network: the commands for the first folder that suits."""
     shown = contexts.trouble(exc)
     spots = [(host, place) for host in queries.hosts() for place in places.suits(host, hub.source, "hf")]
-    revision = ref or ("master" if hub.source == Source.MODELSCOPE else "main")
     commands = []
     if spots and shown["network"]:
         host, place = spots[0]
@@ -213,7 +210,7 @@ def _unreachable(hub: hubs.HubAt, repo: str, ref: str, exc: HubTrouble) -> dict[
             hub.endpoint,
             hubs.USUAL[hub.source],
             repo,
-            revision,
+            ref or hub.main,
             [],
             place.path,
             host.name,
@@ -237,9 +234,8 @@ def quick(request: HttpRequest) -> HttpResponse:
     spot = contexts.best_place(hub, choice, told) if choice is not None else None
     if choice is None or spot is None:
         return go(request, _address(hub.source, repo))
-    limit = settings.BERTH_DOWNLOAD_LIMIT_MIB_S
     try:
-        row = services.start(spot[0], services.Wish(hub, told, choice, spot[1], limit), actor=request.actor)
+        row = services.start(spot[0], services.Wish(hub, told, choice, spot[1]), actor=request.actor)
     except PanelError as exc:
         messages.warning(request, f"{exc.text} {exc.hint_text}")
         return go(request, _address(hub.source, repo))

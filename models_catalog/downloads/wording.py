@@ -189,6 +189,11 @@ FAILURES: dict[str, Pair] = {
         _("The agent of this host cannot download models."), _("It may be older than the panel: update the agent."),
     ),
 }  # fmt: skip
+# Where the way by hand helps: the hub was not reached, from the host or from the panel.
+NETWORK = frozenset(
+    f"download.{code}"
+    for code in ("offline", "dns", "tls", "proxy", "silent", "stalled", "connection_lost", "address_not_allowed")
+)
 UNKNOWN: Pair = (_("It failed for a reason that has no words yet: %(code)s."), _("Its log says more."))
 
 _PANEL = _(

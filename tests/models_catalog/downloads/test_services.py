@@ -47,6 +47,16 @@ def test_in_a_plain_folder_it_has_a_folder_of_its_own(host: Host, otto: Actor, w
     assert [file.path for file in order.files] == ["README.md", "tiny-Q8_0.gguf"]
 
 
+@pytest.mark.parametrize(("said", "ordered"), [(None, 3.0), (0.0, 0.0), (1.5, 1.5)])
+def test_how_fast_where_the_settings_say_something_else(
+    host: Host, otto: Actor, wish: Make, settings: Any, said: float | None, ordered: float
+) -> None:
+    settings.BERTH_DOWNLOAD_LIMIT_MIB_S = 3.0
+    row = services.start(host, wish(limit_mib_s=said), actor=otto)
+    assert row.job is not None and row.job.order["limit_mib_s"] == ordered
+    assert contexts.page(row, may=True)["limit"] == ordered
+
+
 def test_pressed_twice_is_one_download_and_another_form_stands_beside_it(host: Host, otto: Actor, wish: Make) -> None:
     first = services.start(host, wish("acme/tiny-gguf", key="Q8_0", folder=FOLDERS[1]), actor=otto)
     assert services.start(host, wish("acme/tiny-gguf", key="Q8_0", folder=FOLDERS[1]), actor=otto).pk == first.pk
