@@ -10,8 +10,7 @@ from django.utils.translation import gettext as _
 from deployments import pasted
 from deployments.exporting.forms import Form
 from deployments.pasting.read import ENGINES
-
-REPOSITORY_PARTS = 2
+from models_catalog.downloads.hubs import REPO
 
 
 def findings(reading: pasted.Reading) -> dict[str, Any]:
@@ -26,7 +25,6 @@ def findings(reading: pasted.Reading) -> dict[str, Any]:
         "warnings": groups["warning"],
         "notes": groups["note"],
         "candidates": reading.candidates if reading.artifact is None else (),
-        "near": unknown,
         "unknown": unknown,
         "download": _download(reading.model) if unknown else "",
     }
@@ -34,8 +32,7 @@ def findings(reading: pasted.Reading) -> dict[str, Any]:
 
 def _download(model: str) -> str:
     """The page that downloads a repository; "" where the name is none."""
-    parts = model.split("/")
-    if len(parts) != REPOSITORY_PARTS or not all(parts) or parts[0][0] in "~.$" or "\\" in model:
+    if not REPO.fullmatch(model):
         return ""
     return f"{reverse('download-new')}?{urlencode({'source': 'huggingface', 'repo': model})}"
 

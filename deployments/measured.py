@@ -30,7 +30,7 @@ def foreseen(plan: Plan | None, spec: DeploymentSpec, gpus: Sequence[str], usual
     """Of a placement with these GPUs (names); `usual_s` is how long such starts took so far. {} without an estimate."""
     if plan is None or not plan.ranks:
         return {} if usual_s is None else {"start_s": round(usual_s, 1)}
-    tp, pp, dp = parts_of(spec, len(gpus))
+    tp, pp, dp = asked_of(spec).parts(len(gpus))
     told = plan.to_dict()
     found: dict[str, Any] = {name: told[name] for name in NAMES if told.get(name) is not None}
     found |= {"ranges": {name: told["ranges"][name] for name in NAMES if name in found}}
@@ -44,14 +44,6 @@ def foreseen(plan: Plan | None, spec: DeploymentSpec, gpus: Sequence[str], usual
 def launches_of(plan: Plan | None) -> int:
     """How many launches on its host corrected this estimate."""
     return int(plan.ranks[0].kv.reason.params.get("launches", 0)) if plan is not None and plan.ranks else 0
-
-
-def parts_of(spec: DeploymentSpec, gpus: int) -> tuple[int, int, int]:
-    """(tensor, pipeline, data) as the command has them: what is not said is tensor parallel."""
-    asked = asked_of(spec)
-    if asked.tp is not None or asked.pp * asked.dp > 1:
-        return asked.tp or 1, asked.pp, asked.dp
-    return max(1, gpus), 1, 1
 
 
 def measured(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from deployments.states import Desired
 from models_catalog.models import Artifact
 from models_catalog.shelf import check_approved
 from panel import audit
+from panel.accounts.actor import name_of
 from panel.core import trace, validation
 from panel.core.errors import Conflict, Invalid
 from panel.core.mask import mask
@@ -61,7 +62,7 @@ def _check_start(row: Deployment, actor: Any) -> None:
 
 
 def _who(actor: Any) -> dict[str, Any]:
-    return {"wanted_by": str(getattr(actor, "name", None) or actor or "system")[:150], "wanted_by_id": _id(actor)}
+    return {"wanted_by": name_of(actor), "wanted_by_id": _id(actor)}
 
 
 def _id(actor: Any) -> int | None:

@@ -1,7 +1,7 @@
 """Renders a chat template in a process of its own with little memory and time. Run as a program, never imported.
 
 A template is a model's data, and may be made to eat a machine: it gets a sandbox, no file, no network, no long life.
-Standard input: {"template": text, "cases": [{…}, …], "texts": {…}}. Standard output: [{"text": …} or {"error": …}, …].
+Standard input: {"template": text, "cases": [{…}, …]}. Standard output: [{"text": …} or {"error": …}, …].
 """
 
 import contextlib

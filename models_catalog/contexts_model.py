@@ -10,16 +10,17 @@ from models_catalog import deleting, fits, queries, repairs, serving, shelf, use
 from models_catalog.chat import Tried, render, thinks
 from models_catalog.contexts import Form, amount, forms_of, gpus, kind, tokens
 from models_catalog.deleting import Outlook
+from models_catalog.downloads import hubs
 from models_catalog.estimate.words import say
 from models_catalog.facts import ModelFacts
 from models_catalog.models import Artifact, CatalogModel, Copy
 from models_catalog.repairs import Offer
 from models_catalog.sidecars.contexts import ways
-from panel.core.numbers import ngroup, size
+from panel.core.numbers import approx, ngroup, size
 from panel.fleet.models import Runtime
 from panel.fleet.wording import engine as engine_name
 
-HUBS = {"huggingface": "https://huggingface.co/"}
+HUB = hubs.HubAt(hubs.Source.HUGGINGFACE, hubs.USUAL[hubs.Source.HUGGINGFACE])  # whatever mirror is set
 HOSTS_SHOWN = 3
 USES_SHOWN = 50  # deployments on its page; a thousand may be made of one model
 MOST_TEMPLATE = 64 << 10  # characters; an honest agent sends no longer one
@@ -63,7 +64,7 @@ def source_of(model: CatalogModel, facts: ModelFacts | None) -> tuple[str, str]:
     if origin.startswith("https://"):
         return origin, origin.removeprefix("https://")
     repo = origin if facts is not None and facts.source in ("hf-cache", "lmstudio") and origin.count("/") == 1 else ""
-    return (HUBS["huggingface"] + repo, repo) if repo else ("", origin)
+    return (HUB.page_of(repo), repo) if repo else ("", origin)
 
 
 def about(model: CatalogModel, forms: Sequence[Form]) -> dict[str, Any]:
@@ -232,7 +233,7 @@ def _why(row: fits.Row) -> str:
 def _cell(cell: fits.Cell) -> dict[str, Any]:
     """Kind, number and word of one cell."""
     count = 0 if cell.requests is None else max(1, round(cell.requests))
-    requests = "" if not count else f"> {MOST_REQUESTS:,}" if count > MOST_REQUESTS else f"≈ {count:,}"
+    requests = "" if not count else f"> {ngroup(MOST_REQUESTS)}" if count > MOST_REQUESTS else approx(ngroup(count))
     words = {
         "fits": ("ok", requests or pgettext("whether it fits", "yes"), ""),
         "tight": ("warn", requests or pgettext("whether it fits", "yes"), _("tight")),

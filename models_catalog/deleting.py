@@ -18,12 +18,12 @@ from models_catalog.models import Copy
 from models_catalog.uses import Use
 from panel import audit
 from panel.accounts.access import require
+from panel.accounts.actor import name_of
 from panel.core.errors import Conflict
 from panel.fleet import services, wire
 from panel.fleet.models import Job
 
 RIGHT = "models.delete"
-OVER = ("ended", "refused")
 LOST_S = 60.0  # a job that ended this long ago without a result will not get one
 LIMIT_S = 3600.0
 STRANGERS = {"ollama": "Ollama", "lmstudio": "LM Studio"}  # programs that keep these files in order themselves
@@ -101,7 +101,7 @@ def delete(copy: Copy, *, actor: Any, confirmed: bool = False) -> Job:
         _refuse(row, confirmed)
         job = services.order_job(host=row.host, task=wire.DeleteTask(paths=[row.path]))
         row.delete_job, row.delete_refusal = job, None
-        row.deleted_by = str(getattr(actor, "name", None) or actor or "system")[:150]
+        row.deleted_by = name_of(actor)
         row.save(update_fields=["delete_job", "delete_refusal", "deleted_by", "updated_at"])
         audit.record("model.delete_asked", row.artifact.model, actor=actor, host=row.host.name, path=row.path)
         transaction.on_commit(events.announce, robust=True)

@@ -8,6 +8,7 @@ from django.dispatch import receiver
 from models_catalog.models import Copy
 from panel.core import queue, sse
 from panel.fleet import signals
+from panel.fleet.wire import JOB_OVER
 
 TAKEN = ("scan", "delete")  # kinds of jobs whose end this room writes
 ALL = "models"  # topic: something of the catalog changed
@@ -27,7 +28,7 @@ def handle_job_changed(sender: Any, job_id: uuid.UUID, kind: str, state: str, **
         return
     if kind not in TAKEN:
         return
-    if state not in ("ended", "refused"):
+    if state not in JOB_OVER:
         announce()
         return
     send(str(job_id))

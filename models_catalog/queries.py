@@ -11,9 +11,10 @@ from models_catalog import uses
 from models_catalog.disk import room
 from models_catalog.models import Artifact, CatalogModel, Copy, ScannedRoot
 from models_catalog.record import WHOLE
-from models_catalog.services import OVER, roots_of
+from models_catalog.services import roots_of
 from panel.core.errors import NotFound
 from panel.fleet.models import Host, Job, Runtime
+from panel.fleet.wire import JOB_OVER
 
 SHOW = ("", "whole", "problems", "fits", "approved", "unused", "gguf", "embed", "gone")
 BY_NAME = [Lower("name"), "pk"]
@@ -214,7 +215,7 @@ def scanning() -> bool:
 
 
 def _running_scans() -> QuerySet[Job]:
-    return Job.objects.filter(kind="scan", open=True, desired="run").exclude(state__in=OVER).order_by("created_at")
+    return Job.objects.filter(kind="scan", open=True, desired="run").exclude(state__in=JOB_OVER).order_by("created_at")
 
 
 def _host_folders(

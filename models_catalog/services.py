@@ -24,7 +24,6 @@ __all__ = ["Outcome", "add_root", "record_scan", "remove_root", "request_scan", 
 
 MAX_ROOTS = 50
 MAX_PATH = 500  # characters; agents cut longer ones in their answers
-OVER = ("ended", "refused")
 PATIENCE = timedelta(seconds=15)  # how long a nudge may take before the sweep looks
 NEWEST = timedelta(days=1)
 
@@ -49,7 +48,12 @@ def roots_of(host: Host) -> list[str]:
 
 def running_scan(host: Host) -> Job | None:
     """The scan that a host still has to finish, if any."""
-    return host.jobs.filter(kind="scan", open=True, desired="run").exclude(state__in=OVER).order_by("created_at").last()
+    return (
+        host.jobs.filter(kind="scan", open=True, desired="run")
+        .exclude(state__in=wire.JOB_OVER)
+        .order_by("created_at")
+        .last()
+    )
 
 
 @transaction.atomic
@@ -178,6 +182,6 @@ def untaken() -> list[str]:
     """Ids of finished scans whose result was not written, because a nudge was lost. The ticker sends them again."""
     now = timezone.now()
     written = ScannedRoot.objects.filter(host=OuterRef("host"), path=WHOLE, scanned_at__gte=OuterRef("ended_at"))
-    rows = Job.objects.filter(kind="scan", state__in=OVER, ended_at__range=(now - NEWEST, now - PATIENCE))
+    rows = Job.objects.filter(kind="scan", state__in=wire.JOB_OVER, ended_at__range=(now - NEWEST, now - PATIENCE))
     rows = rows.filter(Q(state="refused") | Q(result__isnull=False) | Q(ended_at__lt=now - 4 * PATIENCE))
     return [str(pk) for pk in rows.exclude(Exists(written)).values_list("pk", flat=True)[:100]]

@@ -15,7 +15,7 @@ from models_catalog import events
 from models_catalog.models import CatalogModel, Copy
 from panel import audit
 from panel.accounts.access import require
-from panel.accounts.actor import SYSTEM_ROLE, as_actor
+from panel.accounts.actor import SYSTEM_ROLE, as_actor, name_of
 from panel.accounts.models import Role
 from panel.core.errors import Conflict, Denied, Invalid
 
@@ -24,10 +24,6 @@ MAX_TAGS, MAX_TAG = 20, 40
 LICENCE, ADDRESS = 100, 500
 
 Pins = list[list[str]]
-
-
-def _name(actor: Any) -> str:
-    return str(getattr(actor, "name", None) or actor or "system")[:150]
 
 
 def _locked(model: CatalogModel) -> CatalogModel:
@@ -89,7 +85,7 @@ def _describe(model: CatalogModel, wanted: dict[str, Any], actor: Any) -> Catalo
     for name in before:
         setattr(row, name, wanted[name])
     if "notes" in before:
-        row.notes_by, row.notes_at = (_name(actor), timezone.now()) if row.notes else ("", None)
+        row.notes_by, row.notes_at = (name_of(actor), timezone.now()) if row.notes else ("", None)
     row.save(update_fields=[*before, "notes_by", "notes_at", "updated_at"])
     after = {name: wanted[name] for name in before}
     audit.record("model.described", row, actor=actor, before=before, after=after)
@@ -122,7 +118,7 @@ def approve(model: CatalogModel, approved: bool, *, actor: Any) -> bool:
         if row.approved == approved:
             return False
         row.approved = approved
-        row.approved_by, row.approved_at = (_name(actor), timezone.now()) if approved else ("", None)
+        row.approved_by, row.approved_at = (name_of(actor), timezone.now()) if approved else ("", None)
         row.save(update_fields=["approved", "approved_by", "approved_at", "updated_at"])
         audit.record("model.approved" if approved else "model.approval_withdrawn", row, actor=actor)
         transaction.on_commit(events.announce, robust=True)
@@ -184,7 +180,7 @@ def set_remote_code(model: CatalogModel, allowed: bool, *, actor: Any, seen: str
             return False
         before = {"allowed": row.allow_remote_code}
         row.allow_remote_code, row.code_pins, row.code_withdrawn = allowed, pins, []
-        row.code_by, row.code_at = _name(actor), timezone.now()
+        row.code_by, row.code_at = name_of(actor), timezone.now()
         row.save(update_fields=["allow_remote_code", "code_pins", "code_withdrawn", "code_by", "code_at", "updated_at"])
         verb = "model.code_allowed" if allowed else "model.code_forbidden"
         after = {"allowed": allowed, **({"files": dict(pins[:50])} if pins else {})}

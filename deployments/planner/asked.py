@@ -59,6 +59,12 @@ class Asked:
     whole_experts: bool = False  # each expert lies on one GPU (enable-expert-parallel)
     need: Need = Need()
 
+    def parts(self, gpus: int) -> tuple[int, int, int]:
+        """(tensor, pipeline, data) as the command has them on so many GPUs: what is not said is tensor parallel."""
+        if self.tp is not None or self.pp * self.dp > 1:
+            return self.tp or 1, self.pp, self.dp
+        return max(1, gpus), 1, 1
+
     def must(self, version: str, longest: int | None) -> int | None:
         """Tokens that one request must be able to have, or the engine does not start. None: it takes what fits."""
         if self.context is not None:

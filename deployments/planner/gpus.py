@@ -54,7 +54,7 @@ def spots(search: Search, place: Open, wanted: int) -> list[Spot]:
         if pool:
             search.refuse(host, "gpu.too_few", wanted=wanted, have=len(pool))
         return []
-    tp, pp, dp = _parts(search, wanted)
+    tp, pp, dp = asked.parts(wanted)
     if reason := rules.divides(search.estimator.facts, search.model_facts, asked, tp, pp):
         search.note(host, reason)
         return []
@@ -75,14 +75,6 @@ def gpu_count(search: Search) -> int:
     """GPUs to take: those picked, else the parts that the options cut the model into, else `gpu_count`."""
     spec, asked = search.spec, search.asked
     return len(spec.gpu_uuids) or max((asked.tp or 1) * asked.pp * asked.dp, spec.gpu_count)
-
-
-def _parts(search: Search, wanted: int) -> tuple[int, int, int]:
-    """(tensor, pipeline, data) as the command will have them: what is not said is tensor parallel."""
-    asked = search.asked
-    if asked.tp is not None or asked.pp * asked.dp > 1:
-        return asked.tp or 1, asked.pp, asked.dp
-    return wanted, 1, 1
 
 
 # --- which cards -----------------------------------------------------------------------------------------------------

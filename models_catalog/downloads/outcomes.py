@@ -19,7 +19,6 @@ from panel.fleet.models import Job
 log = logging.getLogger(__name__)
 
 LOST_RESULT_S = 60.0  # a job that ended this long ago and has no result will not get one
-OVER = ("ended", "refused")
 MOST_TRIES = 50  # of one that goes on by itself
 _swept = float("-inf")
 
@@ -36,7 +35,7 @@ def take(job_id: str | uuid.UUID) -> Download | None:
     if row is None:
         return None
     row.job = job
-    if job.state in OVER:
+    if job.state in wire.JOB_OVER:
         _take_end(row, job)
     elif job.state != "ordered":
         row.state = State.RUNNING if row.state == State.WAITING else row.state
@@ -107,7 +106,7 @@ def sweep(*, every_s: float = 5.0) -> None:
         return
     _swept = now
     moving = Download.objects.filter(state__in=ACTIVE)
-    for job_id in moving.filter(job__state__in=OVER).values_list("job_id", flat=True):
+    for job_id in moving.filter(job__state__in=wire.JOB_OVER).values_list("job_id", flat=True):
         take(job_id)
     begun = moving.filter(state=State.WAITING, job__state__in=["starting", "running"])
     for job_id in begun.values_list("job_id", flat=True):

@@ -22,6 +22,7 @@ from models_catalog.downloads.picks import Choice
 from models_catalog.models import Copy
 from panel import audit
 from panel.accounts.access import require
+from panel.accounts.actor import name_of
 from panel.core.errors import Conflict, Invalid, NotFound
 from panel.fleet import services as fleet
 from panel.fleet import wire
@@ -132,7 +133,7 @@ def start(host: Host, wish: Wish, *, actor: Any) -> Download:
         name=name,
         limit_mib_s=wish.limit,
         bytes_total=wish.choice.size,
-        asked_by=_name(actor),
+        asked_by=name_of(actor),
         asked_by_id=getattr(actor, "id", None),
     )
     return _queue(row, actor, "download.started")
@@ -154,17 +155,13 @@ def _check(host: Host, wish: Wish) -> None:
         raise Invalid({"limit_mib_s": _("Give MiB per second, or 0 for no limit.")})
 
 
-def _name(actor: Any) -> str:
-    return str(getattr(actor, "name", None) or actor or "system")[:150]
-
-
 def _again(row: Download, actor: Any, verb: str) -> Download:
     """Go on with one that ended: from the hub's address of now, and with the access of whoever goes on with it."""
     row.endpoint = hubs.at(row.source).endpoint  # a mirror that was set since then counts
     person = getattr(actor, "id", None)
     if access.has_own(row.source, person):
         row.asked_by_id = person
-    row.moved_by = _name(actor)
+    row.moved_by = name_of(actor)
     return _queue(row, actor, verb)
 
 
@@ -239,7 +236,7 @@ def pause(download: Download, *, actor: Any) -> Download:
     row = _locked(download)
     if row.state not in (State.WAITING, State.RUNNING):
         return row
-    row.moved_by = _name(actor)
+    row.moved_by = name_of(actor)
     audit.record("download.paused", row, actor=actor, host=row.host.name)
     return _stop(row, State.PAUSING, State.PAUSED)
 
@@ -251,7 +248,7 @@ def cancel(download: Download, *, actor: Any) -> Download:
     row = _locked(download)
     if row.state in (State.CANCELLING, State.CANCELLED, State.DONE):
         return row
-    row.moved_by = _name(actor)
+    row.moved_by = name_of(actor)
     audit.record("download.cancelled", row, actor=actor, host=row.host.name)
     return _stop(row, State.CANCELLING, State.CANCELLED)
 

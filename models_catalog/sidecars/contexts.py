@@ -14,6 +14,7 @@ from panel.core.numbers import approx, gib, size
 from panel.fleet.models import Runtime
 from panel.fleet.runtimes import packages, sources
 from panel.fleet.runtimes.wording import failure as package_failure
+from panel.fleet.wire_models import DTYPE_BYTES
 from panel.fleet.wording import engine as engine_name
 
 PHASES = ("checking", "describing", "reading", "writing", "placing")
@@ -104,7 +105,7 @@ def ask(copy: Copy, form: Any) -> dict[str, Any]:
     artifact = copy.artifact
     usual = services.usual_dtype(artifact)
     chosen = str(form["dtype"].value() or usual)
-    need = services.need_mib(services.size_of(artifact, chosen if chosen in services.BYTES else usual))
+    need = services.need_mib(services.size_of(artifact, chosen if chosen in DTYPE_BYTES else usual))
     engines = services.converters(copy.host.runtimes.defer("flags").select_related("host"), copy.host_id)
     return {
         "section": "models",
@@ -118,7 +119,7 @@ def ask(copy: Copy, form: Any) -> dict[str, Any]:
                 "size": approx(size(services.size_of(artifact, dtype))),
                 "checked": dtype == chosen,
             }
-            for dtype in services.BYTES
+            for dtype in DTYPE_BYTES
         ],
         "spots": [_spot(place, need) for place in services.spots(copy.host)],
         "folder": form["folder"].value() or "",

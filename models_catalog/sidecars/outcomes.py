@@ -18,7 +18,6 @@ from panel.fleet.models import Host, Job
 
 LOST_RESULT_S = 60.0  # a job that ended this long ago and has no result will not get one
 NEWEST = timedelta(days=1)
-OVER = ("ended", "refused")
 _swept = float("-inf")
 
 
@@ -34,7 +33,7 @@ def take(job_id: str | uuid.UUID) -> Conversion | None:
     if row is None or row.state == State.DONE:
         return None
     row.job = job
-    if job.state in OVER:
+    if job.state in wire.JOB_OVER:
         _take_end(row, job)
     elif job.state != "ordered" and row.state == State.WAITING:
         row.state = State.RUNNING
@@ -112,7 +111,7 @@ def sweep(*, every_s: float = 5.0) -> None:
         return
     _swept = now
     moving = Conversion.objects.filter(state__in=ACTIVE)
-    for job_id in moving.filter(job__state__in=OVER).values_list("job_id", flat=True):
+    for job_id in moving.filter(job__state__in=wire.JOB_OVER).values_list("job_id", flat=True):
         take(job_id)
     begun = moving.filter(state=State.WAITING, job__state__in=["starting", "running"])
     for job_id in begun.values_list("job_id", flat=True):

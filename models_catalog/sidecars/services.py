@@ -17,16 +17,16 @@ from models_catalog.sidecars import events, wording
 from models_catalog.sidecars.models import ACTIVE, Conversion, State
 from panel import audit
 from panel.accounts.access import require
+from panel.accounts.actor import name_of
 from panel.core.errors import Conflict, Invalid
 from panel.core.numbers import gib
 from panel.fleet import services as fleet
 from panel.fleet import wire
 from panel.fleet.agent.install_plan import release
 from panel.fleet.models import Host, Runtime
+from panel.fleet.wire_models import BESIDE_WEIGHTS_MIB, DTYPE_BYTES
 
 RIGHT = "models.convert"
-BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}  # of one parameter
-BESIDE_MIB = 64  # tokenizer and configuration
 NO_FLOAT16 = ("gemma",)  # kinds whose numbers leave the range of float16
 STOP_GRACE_S = 20.0
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,120}")
@@ -64,12 +64,12 @@ class Wish:
 
 def size_of(artifact: Artifact, dtype: str) -> int:
     """Bytes of the weights; 0 when the file does not say how many parameters there are."""
-    return int(artifact.facts.get("parameters") or 0) * BYTES[dtype]
+    return int(artifact.facts.get("parameters") or 0) * DTYPE_BYTES[dtype]
 
 
 def need_mib(size_bytes: int) -> int:
     """Room on the disk."""
-    return -(-size_bytes >> 20) + BESIDE_MIB if size_bytes else 0
+    return -(-size_bytes >> 20) + BESIDE_WEIGHTS_MIB if size_bytes else 0
 
 
 def usual_dtype(artifact: Artifact) -> str:
@@ -135,7 +135,7 @@ def start(copy: Copy, wish: Wish, *, actor: Any) -> Conversion:
             folder=wish.folder,
             name=wish.name,
             bytes_total=size_of(row.artifact, wish.dtype),
-            asked_by=str(getattr(actor, "name", None) or actor or "system")[:150],
+            asked_by=name_of(actor),
             asked_by_id=getattr(actor, "id", None),
         )
         return _order(made, actor)
@@ -151,7 +151,7 @@ def _checked(row: Copy, wish: Wish) -> Runtime:
     if host.facts.get("allow_download") is False:
         raise Forbidden("convert.forbidden", *wording.FAILURES["convert.forbidden"])
     bad: dict[str, Any] = {}
-    if wish.dtype not in BYTES:
+    if wish.dtype not in DTYPE_BYTES:
         bad["dtype"] = _("There is no such number format.")
     if not NAME.fullmatch(wish.name) or ".." in wish.name:
         bad["name"] = _("Letters, digits, dots, dashes and underscores only, at most 120.")

@@ -82,6 +82,11 @@ def as_actor(who: Any) -> Actor:
     return who if isinstance(who, Actor) else Actor.from_user(who)
 
 
+def name_of(who: Any) -> str:
+    """What rows keep of whoever acts: an Actor, a user's name, or the loop itself (None). At most 150 characters."""
+    return str(getattr(who, "name", None) or who or "system")[:150]
+
+
 def address_of(request: HttpRequest) -> str:
     """The client's address; what a trusted proxy says of it was put in place by the web server."""
     address = request.META.get("REMOTE_ADDR") or ""

@@ -153,6 +153,7 @@ REFUSED: dict[str, Any] = {
     "models.view": _("{actor} tried to see the models and was refused"),
     "models.scan": _("{actor} tried to look for models and was refused"),
     "models.download": _("{actor} tried to download a model and was refused"),
+    "models.convert": _("{actor} tried to convert a model and was refused"),
     "models.roots": _("{actor} tried to change the model folders and was refused"),
     "models.describe": _("{actor} tried to change notes or tags of a model and was refused"),
     "models.approve": _("{actor} tried to approve a model and was refused"),

@@ -17,10 +17,10 @@ from panel.core.errors import Conflict, Invalid, NotFound
 from panel.fleet import doors, live, signals
 from panel.fleet.models import Gpu, Host, Job, Runtime
 from panel.fleet.services import bump, lock_host
+from panel.fleet.wire import JOB_OVER
 
 MAX_NOTE = 200
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
-OVER = ("ended", "refused")
 
 
 def _row(host: Host) -> Host:
@@ -119,7 +119,7 @@ def new_door_key(host: Host, *, actor: Any) -> None:
 
 def living(host: Host) -> list[Job]:
     """Engines that should be, or may be, on the host."""
-    return list(host.jobs.filter(kind="engine", open=True).exclude(state__in=OVER).order_by("created_at"))
+    return list(host.jobs.filter(kind="engine", open=True).exclude(state__in=JOB_OVER).order_by("created_at"))
 
 
 @transaction.atomic
@@ -171,7 +171,7 @@ def _give_up(host: Host) -> list[Job]:
     now = timezone.now()
     jobs = list(host.jobs.filter(open=True))
     for job in jobs:
-        if job.state not in OVER:
+        if job.state not in JOB_OVER:
             gone = {"code": "host_forgotten", "params": {"host": host.name}}
             job.status = {**job.status, "id": str(job.pk), "kind": job.kind, "state": "ended", "refusal": gone}
             job.state, job.ended_at = "ended", now

@@ -13,6 +13,7 @@ from panel.core.errors import NotFound
 from panel.fleet import labels, samples
 from panel.fleet.labels import Label
 from panel.fleet.models import Gpu, Host, Job, Runtime
+from panel.fleet.wire import JOB_OVER
 
 UNKNOWN_MIB = 128  # below this, memory that no process accounts for is the driver's own and not worth a word
 
@@ -169,12 +170,12 @@ def _uuid(text: object) -> uuid.UUID | None:
 
 def _view(row: Host, names: dict[uuid.UUID, Label], *, silent: bool) -> HostRow:
     open_jobs = list(row.jobs.all())
-    running = [job for job in open_jobs if job.kind == "engine" and job.state not in ("ended", "refused")]
+    running = [job for job in open_jobs if job.kind == "engine" and job.state not in JOB_OVER]
     return HostRow(
         host=row,
         gpus=[_gpu(gpu, names) for gpu in row.gpus.all()],
         runtimes=list(row.runtimes.all()),
-        searching=any(job.kind == "runtimes" and job.state not in ("ended", "refused") for job in open_jobs),
+        searching=any(job.kind == "runtimes" and job.state not in JOB_OVER for job in open_jobs),
         runs=[_running(job, names) for job in running],
         silent=silent or row.last_seen_at is None,
     )

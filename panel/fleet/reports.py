@@ -13,7 +13,6 @@ from panel.fleet.models import Gpu, Host, Job, JobLog
 from panel.fleet.runtimes import outcomes as runtime_outcomes
 from panel.fleet.runtimes import packages
 
-OVER = ("ended", "refused")
 LATE_US = 300_000_000  # a call is not under way for longer; a machine put back to an earlier moment is
 PROVISION = ("install", "remove")  # kinds of jobs that change which engines a host has
 
@@ -72,7 +71,7 @@ def _store(
                 if job.kind in PROVISION:
                     runtime_outcomes.take_status(job)
         # With an end or a stranger in it the report is not done with until the host may forget that job.
-        settled = len(jobs) == len(report.jobs) and all(job.state not in OVER for job in jobs.values())
+        settled = len(jobs) == len(report.jobs) and all(job.state not in wire.JOB_OVER for job in jobs.values())
         sample["told"] = changes["told"] = heartbeat.told(report, host.told) if settled and not whole else ""
         if report.facts is not None:
             sample["rows"] = heartbeat.figures(report.facts)
@@ -140,7 +139,7 @@ def _take_status(
     job: Job, status: wire.JobStatus, moving: dict[str, Any], skew_s: float, now: Any, *, whole: bool
 ) -> bool:
     """Store one job's status; True when something a reader acts on is new (not mere measurements)."""
-    if job.state in OVER:
+    if job.state in wire.JOB_OVER:
         return False
     old = job.status
     values = status.model_dump(mode="json")
@@ -151,8 +150,8 @@ def _take_status(
     if not whole and all(old.get(name) == value for name, value in values.items() if name not in aside):
         job.status = values
         return False
-    ended = status.state in OVER
-    rows = Job.objects.filter(pk=job.pk).exclude(state__in=OVER)
+    ended = status.state in wire.JOB_OVER
+    rows = Job.objects.filter(pk=job.pk).exclude(state__in=wire.JOB_OVER)
     if not rows.update(state=status.state, status=values, status_at=now, **({"ended_at": now} if ended else {})):
         return False
     news = ("state", "listening", "port", "stop_asked", "leftover_pids", "pid")
@@ -164,7 +163,7 @@ def _take_status(
 def _to_forget(host: Host, jobs: dict[uuid.UUID, Job], report: wire.Report) -> list[str]:
     """Close the jobs whose end, result and whole log are here, and tell the host which files it may drop."""
     forget = [status.id for status in report.jobs if not _is_uuid(status.id) or uuid.UUID(status.id) not in jobs]
-    over = [job for job in jobs.values() if job.state in OVER]
+    over = [job for job in jobs.values() if job.state in wire.JOB_OVER]
     sizes = dict(JobLog.objects.filter(pk__in=[job.pk for job in over]).values_list("pk", "size")) if over else {}
     done = []
     for job in over:

@@ -16,6 +16,7 @@ from django.conf import settings
 
 from panel.core import sse
 from panel.fleet.models import Host, Job
+from panel.fleet.wire import JOB_OVER
 
 SEEN = "berth:fleet:seen"  # hash: host → Unix seconds of its newest report
 SINCE = "berth:fleet:since"  # since when this memory misses nothing
@@ -166,7 +167,7 @@ def _onto(row: Host, sample: dict[str, Any]) -> None:
 
 def _onto_job(job: Job, sample: dict[str, Any]) -> None:
     newer = sample["jobs"].get(str(job.pk))
-    if newer is None or job.state in ("ended", "refused"):
+    if newer is None or job.state in JOB_OVER:
         return
     if "status_at" not in job.get_deferred_fields():
         ahead = job.status_at.timestamp() - sample["at"] if job.status_at is not None else 0.0
@@ -178,7 +179,7 @@ def _onto_job(job: Job, sample: dict[str, Any]) -> None:
 
 def freshen(*jobs: Job | None) -> None:
     """Put the newest figures over jobs that were read, in one round."""
-    rows = [job for job in jobs if job is not None and job.status and job.state not in ("ended", "refused")]
+    rows = [job for job in jobs if job is not None and job.status and job.state not in JOB_OVER]
     if not rows:
         return
     hosts = list(dict.fromkeys(job.host_id for job in rows))

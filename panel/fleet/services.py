@@ -140,7 +140,7 @@ def work_of(host: Host) -> wire.Work:
 
 def _begun(job: Job) -> bool:
     """Whether an engine's process was seen here. A scan or an install may well be done anew."""
-    return job.kind == "engine" and (job.state in ("ended", "refused") or bool(job.status.get("pid") or job.log.size))
+    return job.kind == "engine" and (job.state in wire.JOB_OVER or bool(job.status.get("pid") or job.log.size))
 
 
 # --- reservations ---------------------------------------------------------------------------------------------------

@@ -240,6 +240,7 @@ class Refusal(Message):
 
 
 JobState = Literal["starting", "running", "stopping", "ended", "refused"]
+JOB_OVER = ("ended", "refused")  # a job in these never moves again
 
 
 class Progress(Message):

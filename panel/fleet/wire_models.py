@@ -87,6 +87,10 @@ class SidecarTask(Message):
     path: Name
 
 
+DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}  # of one parameter; the number formats of a conversion
+BESIDE_WEIGHTS_MIB = 64  # what tokenizer and configuration of a converted model take at most
+
+
 class ConvertTask(Message):
     """Make a Hugging Face folder with plain weights of a GGUF file: `<folder>/<name>`, in the number format `dtype`.
 

@@ -157,6 +157,8 @@ def test_whoever_may_not_deploy_it_sees_why_in_the_list_and_the_api(copy: Copy, 
         client.force_login(User.objects.get(pk=actor(role).id))
         text = client.get(reverse("models")).content.decode()
         assert (f"?artifact={copy.artifact_id}" in text) is may
+        page = client.get(reverse("model", args=[copy.artifact.model_id])).content.decode()
+        assert (f"?artifact={copy.artifact_id}" in page) is may
         assert ("people who can deploy may only use approved models here" in text) is not may
         api = program(person(role))
         assert api.get("/api/v1/models").json()["items"][0]["may_deploy"] is may

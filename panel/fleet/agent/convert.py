@@ -30,10 +30,10 @@ from panel.fleet.agent.install_pip import Teller
 from panel.fleet.agent.provision import locked
 from panel.fleet.agent.sidecar_job import carried_out
 from panel.fleet.wire import ConvertTask, JobResult
+from panel.fleet.wire_models import BESIDE_WEIGHTS_MIB, DTYPE_BYTES
 
 WORK = ".berth-convert"
-BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}  # of one parameter
-BESIDE = 64 << 20  # bytes for tokenizer and configuration
+BESIDE = BESIDE_WEIGHTS_MIB << 20  # bytes
 # Memory: the weights once, their largest parts unpacked, and the libraries. Measured with transformers 5.19: 0.9 GiB
 # for 0.25 GiB of weights.
 MEMORY_SHARE, MEMORY_BESIDE = 1.3, 1 << 30
@@ -45,7 +45,7 @@ MIB = 1 << 20
 def size_of(parts: list[Path], dtype: str) -> int:
     """Bytes of the unpacked weights, by the headers of all parts. Raises Refused for a file that cannot be read."""
     try:
-        return sum(read_gguf(str(part)).parameters for part in parts) * BYTES[dtype]
+        return sum(read_gguf(str(part)).parameters for part in parts) * DTYPE_BYTES[dtype]
     except Exception as exc:  # what is wrong with a file is told by a look for models; here it is enough that it is
         raise Refused("sidecar.header", detail=str(exc)[:300]) from exc
 

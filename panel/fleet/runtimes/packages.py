@@ -21,7 +21,6 @@ from panel.fleet.runtimes.services import REMOVABLE, STOP_GRACE_S, CannotInstall
 
 SHOWN = timedelta(days=2)  # how long a failure is worth showing
 LOST_RESULT = timedelta(seconds=60)
-OVER = ("ended", "refused")
 
 
 class NotManaged(Conflict):
@@ -66,7 +65,9 @@ def add_plugin(runtime: Runtime, *, actor: Any) -> Job:
     """Have it added on the host. Pressed twice, the first order is the answer. Raises Conflict, CannotInstall."""
     services.lock_host(runtime.host_id)
     row = Runtime.objects.select_for_update(of=("self",)).select_related("host").get(pk=runtime.pk)
-    if (running := _jobs(row.host_id, [row.executable]).filter(open=True).exclude(state__in=OVER).first()) is not None:
+    if (
+        running := _jobs(row.host_id, [row.executable]).filter(open=True).exclude(state__in=wire.JOB_OVER).first()
+    ) is not None:
         return running
     _refuse(row)
     task = wire.PackageTask.model_validate({"executable": row.executable, **sources.order_fields(row.version)})
@@ -87,9 +88,7 @@ def _refuse(row: Runtime) -> None:
         raise Conflict(
             "package.not_needed",
             _("The plugin would not help this engine."),
-            _(
-                "It has the plugin already, reads GGUF files without it, or works on a CPU, where they need llama.cpp."
-            ),
+            _("It has the plugin already, reads GGUF files without it, or works on a CPU, where they need llama.cpp."),
         )
     if row.origin not in REMOVABLE:
         raise NotManaged(params={"command": command(row)})
@@ -131,7 +130,7 @@ def _told(job: Job) -> Adding | None:
         return Adding(False, refusal.model_dump(mode="json")) if refusal is not None else None
     if job.never_ran:
         return Adding(False, job.status.get("refusal") or {"code": "stopped", "params": {}})
-    late = job.state in OVER and (job.ended_at is None or job.ended_at < timezone.now() - LOST_RESULT)
+    late = job.state in wire.JOB_OVER and (job.ended_at is None or job.ended_at < timezone.now() - LOST_RESULT)
     return Adding(False, {"code": "task_failed", "params": {}}) if late else Adding(True)
 
 

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from panel import audit
 from panel.accounts.access import require
+from panel.accounts.actor import name_of
 from panel.core.errors import Conflict, Invalid, PanelError
 from panel.fleet import live, services, wire
 from panel.fleet.agent.install_plan import VERSION, base_name
@@ -89,7 +90,7 @@ def install(
         version=version,
         extras=wanted,
         name=_free_name(host, variant, version),
-        asked_by=str(getattr(actor, "name", None) or actor or "system")[:150],
+        asked_by=name_of(actor),
         asked_by_id=getattr(actor, "id", None),
     )
     _order(row)

@@ -10,6 +10,7 @@ from deployments import measured
 from deployments.diagnosis import phases
 from deployments.measured import Kind
 from deployments.planner import Estimator
+from deployments.planner.asked import asked_of
 from deployments.spec import DeploymentSpec
 from models_catalog.estimate import Gpu, Lesson, Options, estimate
 from models_catalog.facts import ModelFacts
@@ -115,7 +116,7 @@ def test_what_is_left_to_learn(before: dict[str, Any], after: dict[str, Any], re
      ({"pipeline_parallel_size": 2}, 2, (1, 2, 1))],
 )  # fmt: skip
 def test_parts(options: dict[str, Any], gpus: int, parts: tuple[int, int, int]) -> None:
-    assert measured.parts_of(spec(**options), gpus) == parts
+    assert asked_of(spec(**options)).parts(gpus) == parts
 
 
 def test_a_correction_does_not_chase_itself() -> None:
