@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
 import httpx
 import pytest
 
-from deployments import services
+from deployments import golden, services
 from deployments.models import Deployment, Run
 from panel.accounts.models import User
 from panel.audit.models import Event
@@ -46,6 +47,10 @@ def ask(stack: Stack, token: str, name: str, **body: object) -> httpx.Response:
     )
 
 
+def golden_answers(run: Run) -> list[dict[str, Any]]:
+    return Run.objects.get(pk=run.pk).golden.get("answers", [])
+
+
 def test_the_agent_runs_on_the_python_that_was_asked_for(stack: Stack) -> None:
     wanted = os.environ.get("BERTH_TEST_AGENT_PYTHON", sys.executable)
     said = subprocess.run([wanted, "-c", "import platform; print(platform.python_version())"], capture_output=True)
@@ -77,6 +82,9 @@ def test_from_click_to_answer_to_stop(stack: Stack, token: str) -> None:
     # people reach it through the panel, under its name
     answer = until(lambda: (a := ask(stack, token, "main-job")).status_code == 200 and a, why="the door opens")
     assert answer.json()["choices"][0]["message"]["content"] == "The capital of France is Paris."
+    # the golden questions are asked beside that, each is kept as it comes
+    said = until(lambda: len(got := golden_answers(run)) == len(golden.USUAL) and got, why="the golden questions")
+    assert {each["answer"] for each in said} == {"The capital of France is Paris."}
     # nothing but loopback is open, and not without the key
     assert httpx.get(f"http://127.0.0.1:{run.job.status['port']}/v1/models").status_code == 401
 
