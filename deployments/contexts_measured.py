@@ -75,8 +75,8 @@ def corrected_by(launches: int) -> str:
     if not launches:
         return ""
     text = ngettext(
-        "The estimate was corrected by %(n)s launch on this host.",
-        "The estimate was corrected by %(n)s launches on this host.",
+        "The estimate was corrected by %(n)s start on this host.",
+        "The estimate was corrected by %(n)s starts on this host.",
         launches,
     )
     return text % {"n": launches}

@@ -4,7 +4,6 @@ The list's word is kept with the artifact, and made anew by a task when GPUs, en
 """
 
 import hashlib
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +11,11 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from packaging.version import InvalidVersion, Version
 
-from models_catalog.estimate import Gpu, Options, Plan, estimate
+from models_catalog.estimate import Gpu, Options, Plan, try_estimate
 from models_catalog.facts import ModelFacts
 from models_catalog.models import Artifact
 from panel.fleet import models as fleet
 from panel.fleet.runtimes.install_checks import GOOD_VERSION
-
-log = logging.getLogger(__name__)
 
 RULES = "1"  # counted up when the estimate changes, so that kept words are made anew
 USUAL_CONTEXT = 8192
@@ -78,13 +75,8 @@ def engine_version() -> str:
 
 
 def _plan(facts: ModelFacts, group: Group, context: int, version: str) -> Plan | None:
-    """None for facts that no model has, which some agent told: one such model must not keep the others from theirs."""
     options = Options(context=context, tp=1 if group.cpu else group.count)
-    try:
-        return estimate(facts, options, group.gpu, version)
-    except (ArithmeticError, ValueError, LookupError, TypeError) as exc:
-        log.warning("no estimate for %s: %s", facts.fingerprint[:12], exc)
-        return None
+    return try_estimate(facts, options, group.gpu, version)
 
 
 # --- the list's word --------------------------------------------------------------------------------------------------

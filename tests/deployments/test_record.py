@@ -168,7 +168,7 @@ def test_the_plan_says_who_corrected_it(row: Deployment, copy: Copy) -> None:
         "restart": "never",
     }
     text = as_role("operator").post(reverse("deployment-plan"), form).content.decode()
-    assert "corrected by 3 launches on this host" in text
+    assert "corrected by 3 starts on this host" in text
 
 
 # --- pages ----------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_the_record_shows_estimated_and_measured(row: Deployment, copy: Copy) ->
     asked(run, "42")
     text = page(as_role("viewer"), "run", run.pk)
     assert "≈ 20.0 GiB" in text and "20.4 GiB" in text and "-1.96 %" in text
-    assert "corrected by 12 launches on this host" in text
+    assert "corrected by 12 starts on this host" in text
     assert golden.USUAL[0] in text and ">42<" in text
 
 

@@ -459,7 +459,7 @@ def test_strange_facts_of_one_model_keep_no_other_from_its_estimate(
     def broken(facts: ModelFacts, *_: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(fits, "estimate", broken)
+    monkeypatch.setattr("models_catalog.estimate.estimate", broken)
     assert fits.freshen() == 2 and not fits.any_stale()
     client = Client()
     client.force_login(User.objects.get(pk=actor("viewer").id))
