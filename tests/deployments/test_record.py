@@ -140,6 +140,14 @@ def test_what_is_learned_costs_one_query_however_many_starts(row: Deployment, co
     assert queries() == once == 2
 
 
+def test_lessons_have_an_index_of_their_own(row: Deployment, copy: Copy) -> None:
+    start(row, copy)
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")  # a small table would be read whole
+    rows = Run.objects.filter(family="qwen2", residual_gib__isnull=False).order_by("-created_at")
+    assert "run_taught" in rows.explain()
+
+
 def test_a_new_run_keeps_its_estimate(row: Deployment, copy: Copy) -> None:
     start(row, copy)
     check = preflight.check(DeploymentSpec(artifact_id=copy.artifact_id), name=row.name)
@@ -195,6 +203,12 @@ def test_the_record_shows_estimated_and_measured(row: Deployment, copy: Copy) ->
     assert "≈ 20.0 GiB" in text and "20.4 GiB" in text and "-1.96 %" in text
     assert "corrected by 12 starts on this host" in text
     assert golden.USUAL[0] in text and ">42<" in text
+
+
+def test_another_length_is_shown_and_not_compared(row: Deployment, copy: Copy) -> None:
+    run = start(row, copy, measured={**MEASURED, "context": 32_768, "concurrency": 7.4})
+    text = page(as_role("viewer"), "run", run.pk)
+    assert "Conversations at once (32,768)" in text and "of 4,096 tokens each" in text and "691" not in text
 
 
 def test_settings_as_a_table_with_what_came_of_each(row: Deployment, copy: Copy) -> None:
