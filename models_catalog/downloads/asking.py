@@ -62,7 +62,7 @@ class Asker:
         raw, headers = self._fetch(path, query, method, body)
         try:
             value = json.loads(raw)
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise HubTrouble("server_error", host=self.host, what="json") from exc
         return Answer(value, _next(headers.get("link", "")))
 
