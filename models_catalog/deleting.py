@@ -21,10 +21,9 @@ from panel.accounts.access import require
 from panel.accounts.actor import name_of
 from panel.core.errors import Conflict
 from panel.fleet import services, wire
-from panel.fleet.models import Job
+from panel.fleet.models import LOST_RESULT, Job
 
 RIGHT = "models.delete"
-LOST_S = 60.0  # a job that ended this long ago without a result will not get one
 LIMIT_S = 3600.0
 STRANGERS = {"ollama": "Ollama", "lmstudio": "LM Studio"}  # programs that keep these files in order themselves
 
@@ -166,7 +165,7 @@ def _ending(job: Job, path: str) -> tuple[dict[str, Any] | None, int | None]:
     if job.never_ran:
         return job.status.get("refusal") or {"code": "delete.stopped", "params": {}}, None
     now = timezone.now()
-    silent = job.ended_at is not None and job.ended_at < now - timedelta(seconds=LOST_S)
+    silent = job.ended_at is not None and job.ended_at < now - LOST_RESULT
     late = job.state != "ended" and job.created_at < now - timedelta(seconds=LIMIT_S)
     return (failed, None) if silent or late else (None, None)
 
@@ -175,6 +174,6 @@ def untaken() -> list[str]:
     """Ids of deletions whose end nobody wrote, because a nudge was lost."""
     now = timezone.now()
     rows = Job.objects.filter(pk__in=Copy.objects.exclude(delete_job=None).values("delete_job"))
-    ended = Q(state="refused") | Q(result__isnull=False) | Q(ended_at__lt=now - timedelta(seconds=LOST_S))
+    ended = Q(state="refused") | Q(result__isnull=False) | Q(ended_at__lt=now - LOST_RESULT)
     late = Q(created_at__lt=now - timedelta(seconds=LIMIT_S))
     return [str(pk) for pk in rows.filter(ended | late).values_list("pk", flat=True)[:100]]

@@ -1,6 +1,5 @@
 """Conversions: what one takes, who may, what is refused before it begins, what becomes of it."""
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from panel.audit.models import Event
 from panel.core.errors import Conflict, Denied, Invalid
 from panel.fleet import reports, wire
 from panel.fleet import services as fleet
-from panel.fleet.models import Host, Job, Runtime
+from panel.fleet.models import LOST_RESULT, Host, Job, Runtime
 from panel.fleet.runtimes import packages
 from tests.deployments import builders
 
@@ -215,7 +214,7 @@ def test_one_that_was_done_before_the_cancel_came_is_done(copy: Copy) -> None:
 
 def test_nothing_rests_for_ever(copy: Copy) -> None:
     row = services.start(copy, WISH, actor=None)
-    long_ago = timezone.now() - timedelta(seconds=2 * outcomes.LOST_RESULT_S)
+    long_ago = timezone.now() - 2 * LOST_RESULT
     Job.objects.filter(pk=row.job_id).update(state="ended", ended_at=long_ago)
     outcomes.sweep(every_s=0)
     row.refresh_from_db()
@@ -259,7 +258,12 @@ def test_the_model_page_explains_and_offers(copy: Copy, browser: Client) -> None
     assert "its kernels need a GPU" in page and "≈ 1.9 GiB" in page
     assert f"/models/copies/{copy.pk}/convert" in page and "Serve it with llama.cpp" in page
     Runtime.objects.create(
-        host=copy.host, engine="llamacpp", executable="/opt/llama-server", version="b1", origin="path", refusal={"code": "engine_not_used_yet", "params": {}}
+        host=copy.host,
+        engine="llamacpp",
+        executable="/opt/llama-server",
+        version="b1",
+        origin="path",
+        refusal={"code": "engine_not_used_yet", "params": {}},
     )
     page = browser.get(f"/models/{copy.artifact.model_id}/").content.decode()
     assert "/opt/llama-server -m /models/tiny/tiny-Q8_0.gguf --host 127.0.0.1" in page
