@@ -10,7 +10,7 @@ from typing import Any
 from deployments.engines import arguments, denied
 from deployments.engines.base import Reason, RuntimeFacts
 from deployments.engines.options import Schema
-from deployments.pasting.start import Finding, Level, Outcome, Start, listed, unresolved
+from deployments.pasting.start import Finding, Level, Outcome, Start, devices, listed, unresolved
 from deployments.pasting.text import plain
 from deployments.pasting.values import number_of, size_of, slug, whole
 from panel.core.mask import is_secret_key, mask_text
@@ -281,8 +281,7 @@ class Draft:
         for name, value in self.start.env.items():
             if name in _VISIBLE:
                 if not unresolved(value):
-                    visible = [one.strip() for one in value.split(",") if one.strip()]
-                    visible = [] if visible[:1] == ["-1"] else visible
+                    visible = devices(value)
                     self.took(name)
             elif is_secret(name) or mask_text(value) != value:
                 self.secret(name, hub=HUB_SECRET.search(name) is not None)
