@@ -50,7 +50,7 @@ def test_a_stranger_on_the_card_in_words() -> None:
     found = ask(copy)
     (place,) = candidates(found.reason)
     assert f"{place['name']}: {place['text']}" == (
-        "gpu-2 on lab-1: 9.8 of 24 GiB are held by a python3 process of another user; needs 17.5."
+        "lab-1 GPU 2: 9.8 of 24 GiB are held by a python3 process of another user; needs 17.5."
     )
     (help_,) = changes(found.reason)
     assert help_.text == "It fits on lab-1 when python3, which is not Berth's, lets go of GPU 2."
@@ -83,7 +83,7 @@ def test_who_holds_the_memory_is_named_by_the_deployment() -> None:
     first = builders.make_deployment(copy, "team-chat", desired="running")
     reconcile(first.pk)
     found = ask(copy)
-    assert [place["name"] for place in candidates(found.reason)] == ["gpu-2 on lab-1"]
+    assert [place["name"] for place in candidates(found.reason)] == ["lab-1 GPU 2"]
     assert [said.text for said in changes(found.reason)] == ["It fits on lab-1 when team-chat stops."]
     assert Gpu.objects.get(host=host).reserved_mib > 0
 
