@@ -22,7 +22,7 @@ from deployments.wording import words
 from models_catalog.models import Artifact, Copy
 from models_catalog.shelf import may_deploy
 from panel.core.errors import Invalid
-from panel.core.mask import HIDDEN, mask_text
+from panel.core.mask import HIDDEN, mask, mask_text
 from panel.core.wording import Words, said
 from panel.fleet.models import Gpu, Host, Runtime
 
@@ -60,19 +60,24 @@ def read(text: str, *, actor: Any, artifact_id: int | None = None) -> Reading:
     first = pasted.draft(_any_runtime())
     reading = Reading(text=redacted(text, pasted))
     if first is None or pasted.start is None:
-        reading.findings = findings_of(pasted, None)
+        reading.findings = _told(pasted, None)
         return reading
-    reading.engine, reading.model = pasted.start.engine, first.model
+    reading.engine, reading.model = pasted.start.engine, mask_text(first.model)
     meant = _meant(first, artifact_id)
     hosts = _hosts(meant.found, first.host)
     row = _runtime(first, meant.found, hosts)
     draft = pasted.draft(runtime_facts(row) if row is not None else first.engine, _roots(hosts, meant.found)) or first
     _model(reading, draft, meant, actor, chosen=artifact_id is not None)
     _settle(reading, draft, hosts, row)
-    reading.findings = findings_of(pasted, draft)
+    reading.findings = _told(pasted, draft)
     if reading.artifact is not None and not any(one.code == "paste.not_possible" for one in reading.findings):
         reading.spec = services.parse_spec(reading.values)
     return reading
+
+
+def _told(pasted: Pasted, draft: Draft | None) -> list[Finding]:
+    """What is to be told, without secrets: an address that was named as the model may hold a login."""
+    return [replace(one, params=mask(one.params)) for one in findings_of(pasted, draft)]
 
 
 def redacted(text: str, pasted: Pasted) -> str:

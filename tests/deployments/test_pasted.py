@@ -350,3 +350,13 @@ def test_the_export_page_api_and_shell(copy: Copy, operator: Client) -> None:
     with_spec(copy, "second")
     with pytest.raises(CommandError):
         run("export", "--as", "command")
+
+
+@pytest.mark.parametrize(
+    "model", ["https://ada:s3cr3tXYZ9876@hub.example.org/a/b", "https://hub.example.org/a/b?token=s3cr3tXYZ9876"]
+)
+def test_a_login_in_the_models_address_is_told_nowhere(model: str) -> None:
+    who = Actor.from_user(User.objects.create(username="pasting", role="admin"))
+    reading = pasted.read(f"vllm serve {model}", actor=who)
+    told = [reading.text, reading.model, *(str(one.as_dict()) for one in reading.findings)]
+    assert "hub.example.org" in reading.model and not any("s3cr3tXYZ9876" in text for text in told)
