@@ -141,9 +141,9 @@ class Log {
     return this.late ? Math.max(4 * PART_LINES, Math.min(MAX_LINES, this.pace)) : MAX_LINES;
   }
   draw() {                                                       // some of the queue: lines are built first, and put in with the next frame
-    const until = performance.now() + this.budget, [q, kind] = this.tools ? asked(this.tools) : ['', 'all'], built = [];
+    const until = performance.now() + this.budget, [q, kind] = this.tools ? asked(this.tools) : ['', 'all'], built = [], most = this.late ? MOST / 2 : MOST;
     let n = 0;
-    for (; n < this.queue.length && n < MOST && (n < PART_LINES || n % 4 || performance.now() < until); n++) {
+    for (; n < this.queue.length && n < most && (n < PART_LINES || n % 4 || performance.now() < until); n++) {
       const raw = this.queue[n], isLine = typeof raw === 'string', el = isLine ? this.line(raw, this.number) : this.gap(raw);
       if (q || kind !== 'all') el.hidden = !shown(el, q, kind);
       built.push(el);
