@@ -119,14 +119,14 @@ def mask_text(text: str) -> str:
     """The text with everything hidden that looks like a secret."""
     for pattern, shown in _LOOKS:
         text = pattern.sub(shown, text)
-    shown, at = [], 0
+    parts, at = list[str](), 0
     for found in _NAME.finditer(text):
         value = _secret_of(found) if found.start() >= at else None
         if value is not None:
             quote = value[0][0] if value[0][0] in "\"'" else ""
-            shown += [text[at : found.end()], quote, HIDDEN, quote]
+            parts += [text[at : found.end()], quote, HIDDEN, quote]
             at = value.end()
-    return "".join([*shown, text[at:]])
+    return "".join([*parts, text[at:]])
 
 
 def _secret_of(found: re.Match[str]) -> re.Match[str] | None:
