@@ -96,6 +96,8 @@ def test_without_a_network_there_are_commands(host: Host, browser: Client, setti
     shown = text(browser.get(NEW + "acme/tiny"))
     assert "cannot be reached" in shown and "hf download acme/tiny --revision main --cache-dir ." in shown
     assert "rsync -a --partial ./models--acme--tiny quay:/srv/hf/hub/" in shown and "Look for models" in shown
+    assert "ssh quay &#x27;mkdir -p /srv/hf/hub&#x27;" in shown  # rsync makes no long path
+    assert "programs hf, ssh and rsync. On quay itself leave out “ssh quay” and “quay:”" in shown
     assert "cannot be reached" in text(browser.get("/models/downloads/find?q=tiny"))
 
 
