@@ -8,6 +8,7 @@ from django.utils.translation import gettext as _
 
 from deployments import queries
 from deployments.contexts import candidates, changes
+from deployments.contexts_convert import conversions
 from deployments.contexts_measured import corrected_by
 from deployments.engines.base import version_key
 from deployments.forms import DeploymentForm
@@ -21,7 +22,6 @@ from models_catalog.estimate import Amount
 from models_catalog.models import Artifact, Copy
 from models_catalog.serving import obstacles
 from models_catalog.shelf import may_deploy
-from models_catalog.sidecars.contexts import offer
 from models_catalog.wording import of_serving
 from panel.core.errors import Invalid
 from panel.core.numbers import approx, gib, ngroup, size
@@ -165,7 +165,7 @@ def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
         "command": check.preview(),
     }
     if not check.ok:
-        return context | {"conversions": _conversions(check, spec)}
+        return context | {"conversions": conversions(check.reason, spec.artifact_id, spec.host_id)}
     assert check.placement is not None and check.launch is not None and check.host and check.runtime and check.copy
     gpus = " + ".join(f"GPU {gpu.index}" for gpu in check.gpus)
     notes = [*check.placement.notes, *check.launch.notes]
@@ -198,20 +198,6 @@ def _surely(told: str, amount: Amount) -> str:
     if amount.low is None or ngroup(amount.low) == ngroup(amount.value):
         return told
     return _("%(what)s; surely %(low)s") % {"what": told, "low": ngroup(amount.low)}
-
-
-CONVERT = ("gguf.no_cpu_kernels", "gguf.plugin_missing")
-
-
-def _conversions(check: Check, spec: DeploymentSpec) -> list[dict[str, str]]:
-    """Where a GGUF file is what stands in the way: its copies, as folders that the engine could calculate with."""
-    found = check.reason.get("params", {}).get("candidates") or [check.reason]
-    if not any(one.get("code") in CONVERT for one in found):
-        return []
-    copies = Copy.objects.filter(artifact=spec.artifact_id, present=True, usable=True, delete_job=None)
-    if spec.host_id is not None:
-        copies = copies.filter(host=spec.host_id)
-    return [{**offer(copy), "host": copy.host.name} for copy in copies.select_related("host", "artifact__model")[:5]]
 
 
 def _reserved(check: Check) -> list[tuple[str, str, str]]:

@@ -7,6 +7,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from deployments import queries
+from deployments.contexts import candidates
 from deployments.contexts_run import badge, engine, place, step_name
 from deployments.models import Deployment, Run
 from deployments.states import Desired, State
@@ -88,14 +89,23 @@ def alerts(rows: list[Deployment]) -> list[dict[str, str]]:
     for row in rows:
         if row.state != State.LOST and (row.state, row.desired) != (State.FAILED, Desired.RUNNING):
             continue
-        reason = words(row.reason)
         title = _("%(name)s failed") if row.state == State.FAILED else _("No contact with the host of %(name)s")
         found.append(
             {
                 "icon": "alert-circle" if row.state == State.FAILED else "plug-connected-x",
                 "title": title % {"name": row.name},
-                "text": f"{reason.text} {reason.hint}".strip() if reason else "",
+                "text": _why(row.reason),
                 "url": reverse("deployment", args=[row.pk]),
             }
         )
     return found[:ALERTS]
+
+
+def _why(reason: dict[str, Any]) -> str:
+    """The reason in one line: of several places the first one's, since the list itself stands on its own page."""
+    found, places = words(reason), candidates(reason)
+    if found is None:
+        return ""
+    if not places:
+        return f"{found.text} {found.hint}".strip()
+    return " ".join(part for part in (found.text, f"{places[0]['name']}: {places[0]['text']}") if part)
