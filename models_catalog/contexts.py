@@ -161,7 +161,7 @@ def chips(current: str) -> list[tuple[str, str, bool]]:
     """(value, word, chosen) of the filter."""
     words = {
         "": _("All"),
-        "fits": _("Fits my GPUs"),
+        "fits": _("Fits"),
         "whole": _("Whole"),
         "problems": _("With problems"),
         "approved": _("Approved"),

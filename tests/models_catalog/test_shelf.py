@@ -442,6 +442,18 @@ def test_the_table_says_what_fits(host: Host, tmp_path: Any) -> None:
     assert Artifact.objects.get().fits["best"] in ("fits", "tight", "unknown", "does_not_fit")
 
 
+def test_a_gguf_file_fits_no_machine_without_a_gpu(copy: Copy) -> None:
+    """Its room would be there, and no engine could calculate with it: nothing may say that it fits."""
+    Gpu.objects.all().delete()
+    machine = fits.Group("CPU", 64 << 10, 1, ("quay",), cpu=True)
+    whole = {**copy.artifact.facts, "format": "hf"}
+    as_gguf = ModelFacts.from_dict({**whole, "format": "gguf"})
+    assert len(fits.table(ModelFacts.from_dict(whole), [machine], "0.32.0")) == 1
+    assert fits.table(as_gguf, [machine], "0.32.0") == [] and fits.word(as_gguf, [machine], "0.32.0")["best"] == ""
+    card = fits.Group("NVIDIA L40S", 45 << 10, 1, ("quay",))
+    assert [row.group for row in fits.table(as_gguf, [machine, card], "0.32.0")] == [card]
+
+
 def names(**wish: str) -> list[str]:
     return [row.name for row in queries.listed(queries.Wish(**wish))]
 
