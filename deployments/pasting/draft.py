@@ -40,7 +40,7 @@ _MODEL_ENV = re.compile(
     r"HF_HOME|HF_HUB_CACHE|HUGGINGFACE_HUB_CACHE|HF_ENDPOINT|TRANSFORMERS_CACHE|HF_DATASETS_CACHE|VLLM_USE_MODELSCOPE"
     r"|MODELSCOPE_CACHE|OLLAMA_MODELS|LLAMA_CACHE|SGLANG_USE_MODELSCOPE"
 )
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 HUB_SECRET = re.compile(r"(HF|HUGGING_?FACE|HUB|MODELSCOPE).*TOKEN|HUGGINGFACE.*KEY", re.IGNORECASE)
 
 
@@ -279,7 +279,7 @@ class Draft:
         visible: list[str] | None = None
         loose: list[str] = []
         for name, value in self.start.env.items():
-            if name in _VISIBLE:
+            if name in VISIBLE:
                 if not unresolved(value):
                     visible = devices(value)
                     self.took(name)

@@ -126,6 +126,27 @@ def test_gpus_by_number_become_those_of_the_host(copy: Copy) -> None:
     assert reading.spec is not None and reading.spec.gpu_uuids == [] and "paste.gpus_where" in codes(reading)
 
 
+def test_gpus_where_there_are_none_and_where_no_host_is_known(copy: Copy) -> None:
+    builders.make_copy(builders.make_host("bare"), "Small-1B")
+    reading = read("CUDA_VISIBLE_DEVICES=0 vllm serve Small-1B --max-model-len 4096")
+    told = [pasted.say(one).text for one in reading.findings]
+    assert "There is no GPU on bare; the model would run on the CPU." in told
+    assert not {"paste.gpu_unknown", "paste.gpus_where"} & codes(reading)
+    assert "Taken: --max-model-len." in told, "what was not taken is not said to be"
+    assert reading.spec is not None and reading.spec.gpu_uuids == []
+    reading = read("CUDA_VISIBLE_DEVICES=0 vllm serve someone/else-70B")
+    assert codes(reading) == {"paste.model_unknown"}
+    taken = read("CUDA_VISIBLE_DEVICES=0 vllm serve acme/Tiny-1B-Instruct")
+    assert "Taken: CUDA_VISIBLE_DEVICES." in [pasted.say(one).text for one in taken.findings]
+
+
+def test_every_copy_that_a_start_could_take_is_named(copy: Copy) -> None:
+    Copy.objects.create(artifact=copy.artifact, host=copy.host, path="/root/models/other-folder")
+    told = [pasted.say(one).text for one in read("vllm serve acme/Tiny-1B-Instruct").findings]
+    found = next(text for text in told if text.startswith("acme/Tiny-1B-Instruct is "))
+    assert "quay:/models/Tiny-1B-Instruct" in found and "quay:/root/models/other-folder" in found
+
+
 def test_a_taken_name_becomes_a_free_one(copy: Copy) -> None:
     builders.make_deployment(copy, "chat")
     reading = read("vllm serve Tiny-1B-Instruct --served-model-name chat")
