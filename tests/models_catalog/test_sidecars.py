@@ -283,6 +283,7 @@ def test_from_the_question_to_the_page_of_it(copy: Copy, browser: Client) -> Non
         and "10.0 GiB free" in page
         and 'value="Tiny-1B-Instruct-float16"' in page
     )
+    assert "<b>float16 · ≈ 1.9 GiB</b>" in page and "<b>bfloat16 · ≈ 1.9 GiB</b>" in page, "two of one size"
     again = browser.post(where, {"dtype": "float16", "folder": "/models", "name": "../x"})
     assert again.status_code == 422
     began = browser.post(where, {"dtype": "float16", "folder": "/models", "name": "tiny-float16"})
@@ -301,6 +302,20 @@ def test_from_the_question_to_the_page_of_it(copy: Copy, browser: Client) -> Non
     browser.post(f"/models/conversions/{row.pk}/again")
     row.refresh_from_db()
     assert row.tries == 2
+
+
+def test_the_folder_that_the_file_lies_in_is_the_first(copy: Copy, browser: Client) -> None:
+    """Others may not exist yet; and what was made says where it lies, not that it is beside the file."""
+    host = copy.host
+    host.facts = {**host.facts, "model_roots": ["/aaa/not-there", "/models"]}
+    host.save()
+    page = shown(browser, f"/models/copies/{copy.pk}/convert")
+    assert 'value="/models" checked' in page and 'value="/aaa/not-there" required' in page
+    row = services.start(copy, Wish("float16", "/aaa/not-there", "tiny"), actor=None)
+    Conversion.objects.filter(pk=row.pk).update(state="done")
+    page = shown(browser, f"/models/conversions/{row.pk}/")
+    assert "The GGUF file is as it was." in page and "/aaa/not-there/tiny" in page
+    assert "beside" not in page
 
 
 def test_where_it_cannot_be_it_says_so(copy: Copy, browser: Client) -> None:
