@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -14,6 +15,7 @@ from deployments.engines.base import version_key
 from deployments.forms import DeploymentForm
 from deployments.measured import launches_of
 from deployments.models import Deployment
+from deployments.planner.asked import asked_of
 from deployments.preflight import Check, named
 from deployments.spec import NAME, DeploymentSpec
 from deployments.wording import words
@@ -174,23 +176,32 @@ def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
         "where": f"{check.host.name}, {gpus or _('CPU')}",
         "engine": engine(check.runtime),
         "engine_why": _("the newest that fits") if spec.runtime_id is None else _("chosen in these settings"),
-        "facts": [*_capacity(check), *_reserved(check)],
+        "facts": [*_capacity(check, spec), *_reserved(check)],
         "notes": [said for note in notes if (said := words(note.as_dict())) is not None],
         "learned_note": corrected_by(launches_of(check.placement.plan)),
     }
 
 
-def _capacity(check: Check) -> list[tuple[str, str, str]]:
+def _capacity(check: Check, spec: DeploymentSpec) -> list[tuple[str, str, str]]:
     """How many conversations and how long, by the estimate; nothing where there is none."""
     placed, facts = check.placement, []
     assert placed is not None
     if placed.people is not None and placed.people.value is not None and placed.context:
         told = _("of %(context)s tokens each") % {"context": ngroup(placed.context)}
-        facts.append((_("Memory for conversations"), approx(ngroup(placed.people.value)), _surely(told, placed.people)))
+        facts.append((_("Conversations at once"), approx(ngroup(placed.people.value)), _surely(told, placed.people)))
     if placed.longest is not None and placed.longest.value:
-        told = _surely(_("tokens"), placed.longest)
-        facts.append((_("Longest conversation"), approx(ngroup(placed.longest.value)), told))
+        facts.append((_("Longest conversation"), *_longest(placed.longest, asked_of(spec).context)))
     return facts
+
+
+def _longest(amount: Amount, limit: int | None) -> tuple[str, str]:
+    """What there is room for, and never more than these settings let a conversation have."""
+    assert amount.value is not None
+    if limit is not None and amount.value >= limit:
+        if amount.low is None or amount.low >= limit:
+            return ngroup(limit), _("tokens")
+        return approx(ngroup(limit)), _surely(_("tokens"), replace(amount, value=limit))
+    return approx(ngroup(amount.value)), _surely(_("tokens"), amount)
 
 
 def _surely(told: str, amount: Amount) -> str:

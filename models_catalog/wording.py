@@ -185,7 +185,7 @@ SERVING: dict[str, Pair] = {
     "engine_not_run": (_("Berth finds this engine and does not start models with it yet."), ""),
     "gguf_needs_gpu": (
         _("On a CPU this vLLM cannot calculate with a GGUF file: its kernels need a GPU."),
-        _("Convert the model to a Hugging Face folder, or serve it with llama.cpp."),
+        _("Convert the model to a Hugging Face folder, or use a GPU."),
     ),
     "gguf_no_plugin": (
         _("This vLLM lacks the plugin for GGUF files."),

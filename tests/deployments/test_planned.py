@@ -68,6 +68,19 @@ def test_what_would_help_is_on_the_form(client: Client) -> None:
     assert "What would help" in page and "With conversations of at most" in page
 
 
+def test_no_conversation_is_longer_than_the_settings_allow(client: Client) -> None:
+    _host, copy = make_lab()
+    client.force_login(User.objects.create(username="mina", role="operator"))
+    form = {"artifact": copy.artifact_id, "device": "auto", "task": "generate", "restart": "on_failure"}
+    told = {
+        asked: {name: value for name, value, _more in client.post(reverse("deployment-plan"), more).context["facts"]}
+        for asked, more in (("4096", {**form, "max_model_len": "4096"}), ("", form))
+    }
+    assert told["4096"]["Longest conversation"] == "4,096", told
+    assert int(told[""]["Longest conversation"].strip("≈ \xa0").replace(",", "")) > 4096, told
+    assert "Conversations at once" in told["4096"] and "Memory for conversations" not in told["4096"]
+
+
 def test_a_run_keeps_what_was_foreseen_and_reserves_it() -> None:
     host, copy = make_lab()
     row = builders.make_deployment(copy, desired="running")

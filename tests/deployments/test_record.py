@@ -257,6 +257,24 @@ def test_answers_stand_apart_by_settings_version_and_size(row: Deployment, copy:
     assert "1 question was answered differently" in page(as_role("viewer"), "deployment-answers", row.pk)
 
 
+def test_one_start_alone_is_like_nothing_yet(row: Deployment, copy: Copy) -> None:
+    asked(start(row, copy, engine_version="0.32.0"), "42")
+    text = page(as_role("viewer"), "deployment-answers", row.pk)
+    assert "nothing to compare yet" in text and "every answer is the same" not in text
+    assert "vLLM 0.32.0 ·" in text
+    asked(start(row, copy, engine_version="0.33.0"), "42")
+    assert "every answer is the same" in page(as_role("viewer"), "deployment-answers", row.pk)
+
+
+def test_a_start_on_a_cpu_is_measured_without_gpus(row: Deployment, copy: Copy) -> None:
+    run = start(row, copy)
+    Run.objects.filter(pk=run.pk).update(placement={**run.placement, "gpus": [0]})
+    assert ">Of each GPU<" in page(as_role("viewer"), "run", run.pk)
+    Run.objects.filter(pk=run.pk).update(placement={**run.placement, "gpus": []})
+    text = page(as_role("viewer"), "run", run.pk)
+    assert "Of each GPU" not in text and ">Value<" in text
+
+
 def test_who_may_change_the_questions(row: Deployment) -> None:
     url = reverse("deployment-questions", args=[row.pk])
     assert as_role("viewer").post(url, {"question": ["One?"]}).status_code == 403
