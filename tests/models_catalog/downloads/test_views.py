@@ -98,7 +98,8 @@ def test_without_a_network_there_are_commands(host: Host, browser: Client, setti
     assert "rsync -a --partial ./models--acme--tiny quay:/srv/hf/hub/" in shown and "Look for models" in shown
     assert "ssh quay &#x27;mkdir -p /srv/hf/hub&#x27;" in shown  # rsync makes no long path
     assert "programs hf, ssh and rsync. On quay itself leave out “ssh quay” and “quay:”" in shown
-    assert "cannot be reached" in text(browser.get("/models/downloads/find?q=tiny"))
+    shown = text(browser.get("/models/downloads/find?q=tiny"))
+    assert "cannot be reached" in shown and "Code: download.offline" in shown
 
 
 def test_what_is_not_there_and_what_is_gated(hub: Hub, host: Host, browser: Client) -> None:
