@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from models_catalog.downloads import access, services
 from models_catalog.downloads.models import Download, HubAccess
+from models_catalog.models import Artifact, CatalogModel, Copy
 from panel.accounts.actor import Actor
 from panel.accounts.models import User
 from panel.fleet.models import Host
@@ -64,6 +65,25 @@ def test_a_model_with_its_forms_and_where_each_fits(hub: Hub, host: Host, browse
     assert "Q8_0" in shown and "in its memory, on the CPU" in shown
     assert f'value="{host.pk}:{FOLDERS[1]}" checked' in shown, "a GGUF goes into a plain folder"
     assert "48.8 GiB free" in shown
+
+
+def test_the_form_says_what_is_there_already(hub: Hub, host: Host, browser: Client) -> None:
+    """A model is not fetched twice without a word; another of the same name, or one that is gone, is none of it."""
+    assert "Already there" not in text(browser.get(NEW + "acme/tiny"))
+    model = CatalogModel.objects.create(name="tiny")
+
+    def lies(path: str, format_: str, size: int) -> None:
+        form = Artifact.objects.create(model=model, format=format_, label="x", fingerprint=path, size_bytes=size)
+        Copy.objects.create(artifact=form, host=host, path=path, root="/srv", usable=True)
+
+    lies("/srv/hf/hub/models--acme--tiny/snapshots/abc", "hf", 5000)
+    lies("/srv/models/tiny-Q8_0.gguf", "gguf", 6000)
+    lies("/srv/models/other/tiny-Q4_K_M.gguf", "gguf", 300_000)
+    assert text(browser.get(NEW + "acme/tiny")).count("Already there:") == 1
+    shown = text(browser.get(NEW + "acme/tiny-gguf"))
+    assert shown.count("Already there:") == 1 and "quay: /srv/models/tiny-Q8_0.gguf" in shown
+    Copy.objects.update(present=False)
+    assert "Already there" not in text(browser.get(NEW + "acme/tiny-gguf"))
 
 
 def test_the_form_makes_the_download(hub: Hub, host: Host, browser: Client) -> None:
