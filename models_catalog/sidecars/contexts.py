@@ -205,7 +205,9 @@ def _steps(row: Conversion) -> list[dict[str, Any]]:
         value, detail = None, ""
         if kind == "now" and progress.get("total"):
             value = min(100.0, 100 * int(progress.get("done") or 0) / int(progress["total"]))
-            if code == "writing":
+            if code in ("describing", "reading"):  # files made, tensors read
+                detail = f"{int(progress.get('done') or 0)} / {int(progress['total'])}"
+            elif code == "writing":
                 detail = f"{size(int(progress.get('done') or 0))} / {size(int(progress['total']))}"
         made.append({"kind": kind, "name": str(doing if kind == "now" else done), "detail": detail, "value": value})
     return made

@@ -1,5 +1,6 @@
 """Conversions: what one takes, who may, what is refused before it begins, what becomes of it."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -292,7 +293,9 @@ def test_from_the_question_to_the_page_of_it(copy: Copy, browser: Client) -> Non
     assert "Waiting for the host" in browser.get(began["Location"]).content.decode()
     say(row, "running", progress={"phase": "reading", "done": 96, "total": 272, "passed": ["checking"], "note": ""})
     page = browser.get(began["Location"]).content.decode()
-    assert "Reading and unpacking weights" in page and 'id="ask-cancel"' in page
+    assert "Reading and unpacking weights" in page and 'id="ask-cancel"' in page and "96 / 272" in page
+    Conversion.objects.filter(pk=row.pk).update(created_at=timezone.now() - timedelta(seconds=70))
+    assert "asked 70 s ago" in shown(browser, began["Location"] + "?part=live"), "in the part that goes on"
     page = browser.get(f"/models/{copy.artifact.model_id}/").content.decode()
     assert f"/models/conversions/{row.pk}/" in page
     browser.post(f"/models/conversions/{row.pk}/cancel")
