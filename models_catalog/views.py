@@ -18,7 +18,7 @@ from panel.core.errors import Conflict, Invalid
 from panel.core.pages import form_again, go, is_htmx, page, put_errors, slice_of
 from panel.fleet import live
 
-PAGE = 50
+PAGE = 30
 FURTHER = ("format", "task", "size", "label", "tag")
 
 
