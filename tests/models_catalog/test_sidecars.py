@@ -258,6 +258,7 @@ def test_the_model_page_explains_and_offers(copy: Copy, browser: Client) -> None
     page = shown(browser, f"/models/{copy.artifact.model_id}/")
     assert "its kernels need a GPU" in page and "≈ 1.9 GiB" in page
     assert page.index("Convert it to a Hugging Face folder: “Ways") < page.index("Longest context"), "what helps first"
+    assert "Without experts" not in page and "Chat and text" in page
     assert page.index("/convert") < page.index("Longest context")
     assert f"/models/copies/{copy.pk}/convert" in page and "Serve it with llama.cpp" in page
     Runtime.objects.create(

@@ -1,11 +1,13 @@
 """The pages: what they say, what their buttons do, and that a list costs the same for more rows."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from models_catalog.downloads import access, services
 from models_catalog.downloads.models import Download, HubAccess
@@ -51,6 +53,12 @@ def test_the_starters_are_named_with_size_and_where_they_fit(hub: Hub, host: Hos
     shown = text(browser.get("/models/downloads/find"))
     assert shown.count("Download HuggingFaceTB/SmolLM2-135M-Instruct") == 1 and "fits quay" in shown
     assert shown.count('name="repo"') == 3
+
+
+def test_a_page_without_downloads_names_no_ended_ones(host: Host, otto: Actor, wish: Make, browser: Client) -> None:
+    assert '<h2 id="re-h">Downloads</h2>' in text(browser.get("/models/downloads/"))
+    services.start(host, wish(), actor=otto)
+    assert '<h2 id="re-h">Ended</h2>' in text(browser.get("/models/downloads/"))
 
 
 def test_one_click_fetches_a_starter(hub: Hub, host: Host, browser: Client) -> None:
@@ -136,6 +144,8 @@ def test_one_download_from_the_queue_to_the_end(hub: Hub, host: Host, browser: C
     moving = {"phase": "downloading", "done": 2000, "total": 5000, "passed": ["checking"], "rate": 100.0}
     say(host, row.job, progress=moving)
     shown = text(browser.get(where))
+    Download.objects.filter(pk=row.pk).update(created_at=timezone.now() - timedelta(seconds=70))
+    assert "asked 70 s ago" in text(browser.get(where + "?part=live")), "in the part that goes on"
     assert "100 B/s" in shown and "30 s left" in shown and 'value="40"' in shown
     browser.post(where + "pause")
     result(host, row.job, code="stopped")
