@@ -5,6 +5,7 @@ from typing import Any
 
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from deployments import queries
 from deployments.contexts import candidates
@@ -44,7 +45,11 @@ def _chips(counts: dict[str, int]) -> list[dict[str, Any]]:
 
 def _strip(counts: dict[str, int]) -> list[tuple[str, int, str]]:
     return [
-        (_("Answering"), counts["ready"], _("of %(n)s deployments") % {"n": counts["all"]}),
+        (
+            _("Answering"),
+            counts["ready"],
+            ngettext("of %(n)s deployment", "of %(n)s deployments", counts["all"]) % {"n": counts["all"]},
+        ),
         (_("Starting or stopping"), counts["starting"], ""),
         (_("Waiting"), counts["waiting"], _("for room or their turn")),
         (_("Needs you"), counts["attention"], _("failed or without contact")),

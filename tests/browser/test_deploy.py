@@ -42,3 +42,31 @@ def test_a_long_list_of_models_is_searched_and_keeps_its_choice(
     expect(page.locator("#model-list label:visible")).to_have_count(1)
     page.get_by_role("searchbox").fill("no such")
     expect(page.locator("#model-none")).to_be_visible()
+
+
+def test_what_could_only_fail_cannot_be_started(transactional_db: None, visit: Callable[..., Page]) -> None:
+    host = cpu_shelf().host
+    odd = builders.make_copy(host, "Odd-1B")
+    odd.path = "/models/odd/odd-Q8_0.gguf"
+    odd.save()
+    odd.artifact.format, odd.artifact.facts = "gguf", {**odd.artifact.facts, "format": "gguf"}
+    odd.artifact.save()
+    page = visit(f"/deployments/new?artifact={odd.artifact_id}", role="operator")
+    expect(page.locator("#plan")).to_contain_text("Convert on")
+    expect(page.locator("#act-deploy")).to_be_disabled()
+    expect(page.get_by_role("button", name="Save without starting")).to_be_enabled()
+    page.locator("#model-list label", has_not_text="Odd").first.click()
+    expect(page.locator("#plan")).to_contain_text("Can start")
+    expect(page.locator("#act-deploy")).to_be_enabled()
+
+
+def test_a_model_that_is_chosen_answers_what_the_command_left_open(
+    transactional_db: None, visit: Callable[..., Page]
+) -> None:
+    cpu_shelf()
+    page = visit("/deployments/paste", role="operator")
+    page.locator("#paste-text").fill("vllm serve nobody/Unheard-70B --max-model-len 4096")
+    page.get_by_role("button", name="Read it").click()
+    expect(page.locator("#pasted .bad")).to_contain_text("is not in the catalog")
+    page.locator("#model-list label").first.click()
+    expect(page.locator("#pasted .bad")).to_be_hidden()
