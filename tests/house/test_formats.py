@@ -76,7 +76,7 @@ def test_plural_forms() -> None:
     with translation.override("en"):
         assert [said(0), said(1), said(2)] == ["0 GPUs", "1 GPU", "2 GPUs"]
     with translation.override("zh-hans"):
-        assert [said(0), said(1), said(2)] == ["0 块 GPU", "1 块 GPU", "2 块 GPU"]
+        assert [said(0), said(1), said(2)] == ["0 个 GPU", "1 个 GPU", "2 个 GPU"]
 
 
 def test_plural_forms_in_templates() -> None:
