@@ -22,11 +22,12 @@ def snippets(task: str, name: str, base_url: str) -> list[Snippet]:
 
 
 def _request(task: str, name: str) -> tuple[str, dict[str, Any]]:
+    # A small model may go on until its context is full, and a first example should end soon.
     if task == "embed":
         return "/embeddings", {"model": name, "input": "Hello"}
     if task == "score":
         return "/rerank", {"model": name, "query": "Which is a fruit?", "documents": ["an apple", "a chair"]}
-    return "/chat/completions", {"model": name, "messages": [{"role": "user", "content": "Hello"}]}
+    return "/chat/completions", {"model": name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 200}
 
 
 def _curl(url: str, body: dict[str, Any]) -> str:
@@ -59,7 +60,8 @@ def _python(task: str, name: str, base_url: str, path: str, body: dict[str, Any]
         )
     return head + (
         f'answer = client.chat.completions.create(\n    model="{name}",\n'
-        '    messages=[{"role": "user", "content": "Hello"}],\n)\nprint(answer.choices[0].message.content)'
+        '    messages=[{"role": "user", "content": "Hello"}],\n    max_tokens=200,\n'
+        ")\nprint(answer.choices[0].message.content)"
     )
 
 
