@@ -2,10 +2,11 @@
 
 import asyncio
 import json
-import sys
 import time
 from dataclasses import dataclass
 from typing import Any
+
+from panel.core import http
 
 MAX_ANSWER = 4 << 20  # bytes
 
@@ -36,7 +37,7 @@ def ask(base_url: str, token: str, path: str, body: dict[str, Any], timeout_s: f
 
 async def ask_async(base_url: str, token: str, path: str, body: dict[str, Any], timeout_s: float) -> Answer:
     began = time.perf_counter()
-    httpx = _httpx()
+    httpx = http.library()
     try:
         async with asyncio.timeout(timeout_s):
             status, said_by, data = await _post(httpx, base_url, token, path, body)
@@ -52,14 +53,6 @@ async def ask_async(base_url: str, token: str, path: str, body: dict[str, Any], 
     except (ValueError, RecursionError):
         parsed = None
     return Answer(status, text, _ms(began), said_by, parsed)
-
-
-def _httpx() -> Any:
-    """Loaded by who asks, not by every process; and without its command line, which would load click and rich."""
-    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None makes the import fail, as documented
-    import httpx
-
-    return httpx
 
 
 async def _post(httpx: Any, base_url: str, token: str, path: str, body: dict[str, Any]) -> tuple[int, str, bytes]:

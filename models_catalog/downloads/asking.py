@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ import certifi
 from django.conf import settings
 
 from models_catalog.downloads import hubs
-from panel.core import outbound
+from panel.core import http, outbound
 from panel.fleet.agent.config import is_loopback
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class Asker:
     ) -> tuple[bytes, httpx.Headers]:
         if self.token and urlsplit(self.hub.endpoint).scheme == "http" and not is_loopback(self.host):
             raise HubTrouble("plain_http", endpoint=self.hub.endpoint)
-        httpx = _httpx()
+        httpx = http.library()
         until = time.monotonic() + self.deadline_s
         url = path if "://" in path else self.hub.endpoint.rstrip("/") + path
         if query:
@@ -114,7 +113,7 @@ class Asker:
             headers["Authorization"] = f"Bearer {self.token}"
         address, extensions = self._pinned(url, headers)
         left = max(0.1, until - time.monotonic())
-        httpx = _httpx()
+        httpx = http.library()
         with (
             httpx.Client(
                 proxy=hubs.proxy() or None, timeout=httpx.Timeout(left), trust_env=False, verify=_trusted()
@@ -167,14 +166,6 @@ class Asker:
         if status == 429:
             raise HubTrouble("rate_limited", host=self.host)
         raise HubTrouble("server_error", status=status, host=self.host)
-
-
-def _httpx() -> Any:
-    """Loaded by who asks, not by every process; and without its command line, which would load click and rich."""
-    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None makes the import fail, as documented
-    import httpx
-
-    return httpx
 
 
 @cache
