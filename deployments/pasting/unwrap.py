@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from deployments.pasting import containers, units
 from deployments.pasting.shell import split
-from deployments.pasting.start import Finding, Start, base_name, listed
+from deployments.pasting.start import Finding, Level, Start, base_name, listed
 from deployments.pasting.text import Script, Word, plain
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w{0,100})\+?=")
@@ -332,13 +332,13 @@ def _python(words: list[str], env: dict[str, str]) -> Start | None:
 
 def findings(found: Found) -> list[Finding]:
     """What is to be told of the text itself."""
-    marks = {
+    marks: dict[str, tuple[Level, str]] = {
         "too_long": ("error", "paste.too_long"),
         "open_quote": ("warning", "paste.open_quote"),
         "typography": ("note", "paste.typography"),
         "joined": ("note", "paste.joined"),
     }
-    told = [Finding(level, code) for mark, (level, code) in marks.items() if mark in found.marks]  # type: ignore[arg-type]
+    told = [Finding(level, code) for mark, (level, code) in marks.items() if mark in found.marks]
     if found.start is None:
         return [*told, Finding("error", "paste.nothing")]
     if found.more:

@@ -110,7 +110,8 @@ def test_how_far_a_download_is_lies_in_memory_and_what_happens_in_it_in_rows(
         say(host, fetching(job, **change))
         told = Job.objects.get().status["progress"]
         assert {key: told[key] for key in change} == change
-    assert samples.read(host.pk)["jobs"][str(job.pk)]["progress"]["phase"] == "verifying"  # type: ignore[index]
+    sample = samples.read(host.pk)
+    assert sample is not None and sample["jobs"][str(job.pk)]["progress"]["phase"] == "verifying"
 
 
 def test_an_older_figure_is_not_laid_over_a_row_that_was_written_just_now(host: Host) -> None:
