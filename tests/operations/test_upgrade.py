@@ -134,6 +134,11 @@ def look_at_everything(browser: httpx.Client) -> None:
     assert sum("/deployments/" in path for path in seen) >= 6, sorted(seen)
 
 
+def asked_for(path: str, verbs: dict[str, Any]) -> bool:
+    """Whether reading it takes more than its name: a row's number, or what to look for at a hub."""
+    return "{" in path or any(parameter["required"] for parameter in verbs["get"].get("parameters", ()))
+
+
 def api_reads(release: Released) -> None:
     from panel.accounts.models import Scope, User
     from panel.accounts.services import create_token
@@ -142,7 +147,11 @@ def api_reads(release: Released) -> None:
     _row, token = create_token(ada, "after the upgrade", actor=ada, scope=Scope.API_READ)
     with httpx.Client(base_url=f"{release.stack.url}/api/v1", headers={"Authorization": f"Bearer {token}"}) as api:
         paths = api.get("/openapi.json").json()["paths"]
-        lists = [path.removeprefix("/api/v1") for path, verbs in paths.items() if "get" in verbs and "{" not in path]
+        lists = [
+            path.removeprefix("/api/v1")
+            for path, verbs in paths.items()
+            if "get" in verbs and not asked_for(path, verbs)
+        ]
         assert {"/deployments", "/hosts", "/models", "/users", "/events"} <= set(lists)
         for path in lists:
             assert api.get(path).status_code == 200, path
