@@ -16,7 +16,7 @@ from tests.deployments.pure.plans import card, lab, model, spec
 FIT = Path(__file__).parents[2] / "static" / "panel" / "fit.js"
 # Full attention, sliding windows beside it, experts, recurrent layers, a latent vector, few key heads.
 MODELS = ["Qwen--Qwen3-8B", "google--gemma-3-27b-it", "Qwen--Qwen3-30B-A3B", "openai--gpt-oss-20b", "Qwen--Qwen2.5-1.5B-Instruct",
-          "Qwen--Qwen3-Next-80B-A3B", "deepseek-ai--DeepSeek-V2-Lite-Chat", "google--gemma-2-9b-it"]  # fmt: skip
+          "Qwen--Qwen3.5-9B", "deepseek-ai--DeepSeek-V2-Lite-Chat", "google--gemma-2-9b-it"]  # fmt: skip
 CONTEXTS = [None, 1024, 2048, 5000, 8192, 16_384, 20_000, 32_768, 40_960]
 PEOPLE = [None, 1, 3, 8, 40, 300]
 
