@@ -68,7 +68,7 @@ def _form(request: HttpRequest, *, row: Deployment | None = None) -> DeploymentF
     if request.method == "POST":
         data = contexts_form.applied(request.POST)
         schema = contexts_form.schema_for(data.get("runtime", ""))
-        return DeploymentForm(data, gpu_choices=choices, named=row is None, schema=schema)
+        return DeploymentForm(data, gpu_choices=choices, named=row is None and _saves(request), schema=schema)
     if row is not None:
         spec = DeploymentSpec.model_validate(row.revision.spec)
         initial, runtime = DeploymentForm.initial_of(spec, row.name), str(spec.runtime_id or "")
