@@ -224,10 +224,15 @@ def _changes(check: Check, spec: DeploymentSpec) -> list[dict[str, Any]]:
     """What would make it fit; one that is a change of these settings comes with the form's fields for it."""
     patches = [field_values(change.patch, spec) if change.patch else {} for change in check.changes]
     said = changes(check.reason)
-    return [
+    found = [
         {"text": one.text, "hint": one.hint, "patch": json.dumps(patch) if patch else ""}
         for one, patch in zip(said, patches, strict=True)
     ]
+    most = check.outlook.most.value if check.outlook is not None and check.outlook.most is not None else 0
+    if not check.ok and 1 <= most < (spec.people or 0):
+        text = _("For at most %(people)s people at the same time it fits.") % {"people": ngroup(most)}
+        found.append({"text": text, "hint": "", "patch": json.dumps({"people": str(most)})})
+    return found
 
 
 def field_values(patch: Mapping[str, Any], spec: DeploymentSpec) -> dict[str, str]:

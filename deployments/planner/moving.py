@@ -22,8 +22,8 @@ from models_catalog.estimate.moving import moving
 class Outlook:
     """The best place for the spec, or where a short conversation would fit, and the ends of both sliders.
 
-    `numbers` are for static/panel/fit.js, None where only the planner can say. `asked` is how many conversations the
-    bar shows as asked for, of `blocks` each.
+    `numbers` are for static/panel/fit.js, None where only the planner can say; `most` people are of the length that is
+    asked for, `longest` is for as many people as are asked for.
     """
 
     spot: Spot | None = None
@@ -47,9 +47,8 @@ def outlook(
         short = spec.model_copy(update={"options": options})
         found = rank(short, hosts, model_facts, replace(need, people=None), estimator=estimator)
     spot = found.spots[0] if found.spots else None
-    context = spot.fit.context if spot is not None else None
     asked = asked_of(spec, need)
-    goal = asked.context or context
+    goal = asked.goal(spot.setting.version, estimator.longest) if spot is not None else None
     known = estimator.facts is not None and spot is not None
     return Outlook(
         spot,

@@ -89,7 +89,7 @@
       if (!this.scale.length) return;
       const value = typed(this.name) ?? this.usual;
       if (document.activeElement !== this.range) this.range.value = Math.round(place(this.scale, value) * (this.scale.length - 1));
-      const words = fill(this.box.dataset.value, { n: number.format(value), p: number.format(Math.max(1, Math.round(value / PAGE_TOKENS))) });
+      const words = fill(typed(this.name) ? this.box.dataset.value : this.box.dataset.unsaid, { n: number.format(value), p: number.format(Math.max(1, Math.round(value / PAGE_TOKENS))) });
       this.now.textContent = words; this.range.setAttribute('aria-valuetext', words);
     }
     marked(fits) {

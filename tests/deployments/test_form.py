@@ -138,8 +138,11 @@ def test_where_less_would_fit_the_marks_still_say_how_much(operator: Client, sen
     assert live["numbers"] and live["most"] and live["most"] < 300
 
 
-def test_a_change_is_a_button_and_without_scripts_it_comes_back_filled_and_unsaved(operator: Client, sent: Any) -> None:
-    values = sent(max_model_len="40960", people="20", act="plan")
+@pytest.mark.parametrize("need", [("40960", "20"), ("", "300")], ids=["long", "many"])
+def test_a_change_is_a_button_and_without_scripts_it_comes_back_filled_and_unsaved(
+    operator: Client, sent: Any, need: tuple[str, str]
+) -> None:
+    values = sent(max_model_len=need[0], people=need[1], act="plan")
     shown = operator.post(reverse("deployment-new"), values)
     assert shown.status_code == 200 and not Deployment.objects.exists()
     changes = [change for change in shown.context["changes"] if change["patch"]]
