@@ -259,8 +259,8 @@ def _room(check: Check) -> dict[str, str]:
     text = format_html(
         # Translators: how many conversations of how many tokens there is memory for
         _("Room for about {people} conversations of {context} tokens each."),
-        people=format_html('<b class="num" data-live="people">{}</b>', people),
-        context=format_html('<b class="num" data-live="context">{}</b>', ngroup(placed.context)),
+        people=format_html('<b class="num" data-count="people">{}</b>', people),
+        context=format_html('<b class="num" data-count="context">{}</b>', ngroup(placed.context)),
     )
     surely = _("Surely %(low)s.") % {"low": ngroup(low)} if low is not None and ngroup(low) != people else ""
     return {"text": text, "low": surely}

@@ -29,6 +29,7 @@ class Setting:
     low: float | None = None
     high: float | None = None
     whole: bool = True
+    example: str = ""
 
     @property
     def field(self) -> str:
@@ -94,6 +95,7 @@ def _setting(option: Option, value: Any) -> Setting:
         low=low,
         high=high,
         whole=option.kind != "float",
+        example=said.example if said else "",
     )
 
 

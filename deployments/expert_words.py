@@ -19,6 +19,7 @@ class Said:
     text: Any
     low: float | None = None
     high: float | None = None
+    example: str = ""  # a value, in no language
 
 
 GROUPS: dict[str, Any] = {
@@ -51,10 +52,8 @@ SAID: dict[str, Said] = {
     "kv_cache_memory_bytes": Said(
         "memory",
         _("Size of the KV cache"),
-        _(
-            "A fixed size instead of what the share of GPU memory leaves, for example 8G. Berth then no "
-            "longer counts what is left over."
-        ),
+        _("A fixed size instead of what the share of GPU memory leaves."),
+        example="8G",
     ),
     "num_gpu_blocks_override": Said(
         "memory",
@@ -178,12 +177,14 @@ SAID: dict[str, Said] = {
     "tool_call_parser": Said(
         "answers",
         _("Reader of tool calls"),
-        _("How this family of models writes a tool call, for example hermes, llama3_json or qwen3_coder."),
+        _("How this family of models writes a tool call."),
+        example="hermes, llama3_json, qwen3_coder",
     ),
     "reasoning_parser": Said(
         "answers",
         _("Reader of thoughts"),
-        _("How this family of models marks what it thinks before it answers, for example qwen3 or deepseek_r1."),
+        _("How this family of models marks what it thinks before it answers."),
+        example="qwen3, deepseek_r1",
     ),
     "chat_template": Said(
         "answers",
@@ -203,7 +204,8 @@ SAID: dict[str, Said] = {
     "override_generation_config": Said(
         "answers",
         _("Other usual values"),
-        _('JSON with values for requests that name none, for example {"temperature": 0.2}.'),
+        _("JSON with values for requests that name none."),
+        example='{"temperature": 0.2}',
     ),
     "max_logprobs": Said(
         "answers",
@@ -225,7 +227,8 @@ SAID: dict[str, Said] = {
     "limit_mm_per_prompt": Said(
         "answers",
         _("Pictures and films in one question"),
-        _('JSON, for example {"image": 2, "video": 0}. None at all leaves more memory for conversations.'),
+        _("JSON with the most of each kind. None at all leaves more memory for conversations."),
+        example='{"image": 2, "video": 0}',
     ),
     "language_model_only": Said(
         "answers",
@@ -313,6 +316,6 @@ SAID: dict[str, Said] = {
     "load_format": Said(
         "logs",
         _("How the files are read"),
-        _("auto is right for nearly all; dummy starts with made-up weights, to test a setting."),
+        _("The engine's own choice is right for nearly all; another one is for files of an unusual kind."),
     ),
 }

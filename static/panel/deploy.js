@@ -40,9 +40,9 @@
     if (!live?.numbers) return;
     const said = Fit.answer(live.numbers, typed('max_model_len'), typed('people'));
     $$('#bars .bar').forEach((svg, at) => draw(svg, at, live.bars[at], sizes(live.bars[at], said, typed('people'))));
-    const room = $('[data-live=people]');
+    const room = $('[data-count=people]');
     if (room) room.textContent = number.format(Math.floor(said.people[0]));
-    const context = $('[data-live=context]');
+    const context = $('[data-count=context]');
     if (context) context.textContent = number.format(said.context);
     const note = $('[data-moved]');
     if (note) { note.hidden = said.level === 'fits'; $$('[data-level]', note).forEach(el => { el.hidden = el.dataset.level !== said.level }) }
@@ -106,9 +106,9 @@
     people.marked(d ? Fit.most(d, asked) : live.most);
   }
   function answered() {
-    const plan = $('#plan[data-live]');
+    const plan = $('#plan[data-fit]');
     if (!plan) return;
-    live = JSON.parse(plan.dataset.live);
+    live = JSON.parse(plan.dataset.fit);
     if (live.limit) context.scaled(Math.min(1024, live.limit), live.limit, live.numbers?.goal ?? live.limit);
     if (live.most || live.numbers) people.scaled(1, Math.min(4096, Math.max(64, 2 ** Math.ceil(Math.log2(1.25 * (live.most || 1))))), 1);
     follow(true);
