@@ -168,7 +168,7 @@ CODES: dict[str, Pair] = {
     ),
     "cpu.for_tests": (
         _("On a processor vLLM is for tests and for work that can wait."),
-        _("For one person llama.cpp or Ollama answer faster there."),
+        _("For one person llama.cpp or Ollama answer faster there; Berth does not start them yet."),
     ),
     # how surely it fits, by the estimate
     "estimate.tight": (_("By the estimate it just fits; the first start will show."), ""),
@@ -264,7 +264,7 @@ CODES: dict[str, Pair] = {
     ),
     "gguf.no_cpu_kernels": (
         _("vLLM on the CPU cannot calculate with a GGUF file: its kernels need a GPU."),
-        _("Convert the model to a Hugging Face folder on its page, serve it with llama.cpp, or use a GPU."),
+        _("Convert the model to a Hugging Face folder, or use a GPU."),
     ),
     "parallel.heads": (
         _("%(heads)s attention heads cannot be divided among %(parts)s GPUs."),

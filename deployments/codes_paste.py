@@ -119,6 +119,7 @@ PASTE: dict[str, Pair] = {
         _("%(gpus)s is not among the GPUs of %(host)s; Berth chooses."),
         _("Choose others under Expert settings."),
     ),
+    "paste.gpus_none": (_("There is no GPU on %(hosts)s; the model would run on the CPU."), ""),
     "paste.gpus_where": (
         _("The command names GPUs by number, and several hosts have this model; Berth chooses."),
         _("Choose the host and its GPUs under Expert settings."),

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from deployments import describing, queries
+from deployments.contexts_convert import conversions
 from deployments.contexts_measured import came_of, compared, note_of
 from deployments.contexts_revisions import revisions
 from deployments.contexts_run import (
@@ -329,7 +330,24 @@ def ways(row: Deployment) -> list[dict[str, str]]:
                 "label": _("Open the record"),
             }
         )
-    return [*map(_proposed, fixes(row.reason)), *found]
+    return [*map(_proposed, fixes(row.reason)), *_to_convert(row, spec), *found]
+
+
+def _to_convert(row: Deployment, spec: DeploymentSpec) -> list[dict[str, str]]:
+    """The same ways that the plan offers where no engine can take the GGUF file."""
+    text = _(
+        "The weights are unpacked into a copy that every vLLM can calculate with, also on a CPU. The GGUF file stays."
+    )
+    title = _("Convert it to a Hugging Face folder")
+    return [
+        {
+            "title": f"{title} ({one['size']})" if one["size"] else title,
+            "text": text,
+            "url": one["url"],
+            "label": _("Convert on %(host)s") % {"host": one["host"]},
+        }
+        for one in conversions(row.reason, spec.artifact_id, spec.host_id)
+    ]
 
 
 def _proposed(fix: tuple[str, str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.http import QueryDict
@@ -10,12 +11,14 @@ from django.utils.translation import gettext as _
 
 from deployments import contexts_bar, expert, queries
 from deployments.contexts import candidates, changes
+from deployments.contexts_convert import conversions
 from deployments.contexts_measured import corrected_by
 from deployments.engines.base import version_key
 from deployments.engines.options import Schema
 from deployments.forms import OPTION_FIELDS, DeploymentForm
 from deployments.measured import launches_of
 from deployments.models import Deployment
+from deployments.planner.asked import asked_of
 from deployments.preflight import Check, named, runtime_facts
 from deployments.spec import NAME, DeploymentSpec
 from deployments.wording import words
@@ -25,7 +28,6 @@ from models_catalog.estimate import Amount
 from models_catalog.models import Artifact, Copy
 from models_catalog.serving import obstacles
 from models_catalog.shelf import may_deploy
-from models_catalog.sidecars.contexts import offer
 from models_catalog.wording import of_serving
 from panel.core.errors import Invalid
 from panel.core.numbers import approx, gib, ngroup, size
@@ -204,7 +206,7 @@ def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
         "command": check.preview(),
     }
     if not check.ok:
-        return context | {"conversions": _conversions(check, spec)}
+        return context | {"conversions": conversions(check.reason, spec.artifact_id, spec.host_id)}
     assert check.placement is not None and check.launch is not None and check.host and check.runtime and check.copy
     gpus = " + ".join(f"GPU {gpu.index}" for gpu in check.gpus)
     notes = [*check.placement.notes, *check.launch.notes]
@@ -214,7 +216,7 @@ def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
         "engine": engine(check.runtime),
         "engine_why": _("the newest that fits") if spec.runtime_id is None else _("chosen in these settings"),
         "room": _room(check),
-        "facts": [*_capacity(check), *_reserved(check)],
+        "facts": [*_capacity(check, spec), *_reserved(check)],
         "notes": [said for note in notes if (said := words(note.as_dict())) is not None],
         "learned_note": corrected_by(launches_of(check.placement.plan)),
     }
@@ -266,14 +268,23 @@ def _room(check: Check) -> dict[str, str]:
     return {"text": text, "low": surely}
 
 
-def _capacity(check: Check) -> list[tuple[str, str, str]]:
+def _capacity(check: Check, spec: DeploymentSpec) -> list[tuple[str, str, str]]:
     """How long a conversation may be, by the estimate; nothing where there is none."""
     placed = check.placement
     assert placed is not None
     if placed.longest is None or not placed.longest.value:
         return []
-    told = _surely(_("tokens"), placed.longest)
-    return [(_("Longest conversation"), approx(ngroup(placed.longest.value)), told)]
+    return [(_("Longest conversation"), *_longest(placed.longest, asked_of(spec).context))]
+
+
+def _longest(amount: Amount, limit: int | None) -> tuple[str, str]:
+    """What there is room for, and never more than these settings let a conversation have."""
+    assert amount.value is not None
+    if limit is not None and amount.value >= limit:
+        if amount.low is None or amount.low >= limit:
+            return ngroup(limit), _("tokens")
+        return approx(ngroup(limit)), _surely(_("tokens"), replace(amount, value=limit))
+    return approx(ngroup(amount.value)), _surely(_("tokens"), amount)
 
 
 def _surely(told: str, amount: Amount) -> str:
@@ -281,20 +292,6 @@ def _surely(told: str, amount: Amount) -> str:
     if amount.low is None or ngroup(amount.low) == ngroup(amount.value):
         return told
     return _("%(what)s; surely %(low)s") % {"what": told, "low": ngroup(amount.low)}
-
-
-CONVERT = ("gguf.no_cpu_kernels", "gguf.plugin_missing")
-
-
-def _conversions(check: Check, spec: DeploymentSpec) -> list[dict[str, str]]:
-    """Where a GGUF file is what stands in the way: its copies, as folders that the engine could calculate with."""
-    found = check.reason.get("params", {}).get("candidates") or [check.reason]
-    if not any(one.get("code") in CONVERT for one in found):
-        return []
-    copies = Copy.objects.filter(artifact=spec.artifact_id, present=True, usable=True, delete_job=None)
-    if spec.host_id is not None:
-        copies = copies.filter(host=spec.host_id)
-    return [{**offer(copy), "host": copy.host.name} for copy in copies.select_related("host", "artifact__model")[:5]]
 
 
 def _reserved(check: Check) -> list[tuple[str, str, str]]:

@@ -5,8 +5,10 @@ from typing import Any
 
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from deployments import queries
+from deployments.contexts import candidates
 from deployments.contexts_run import badge, engine, place, step_name
 from deployments.models import Deployment, Run
 from deployments.states import Desired, State
@@ -43,7 +45,11 @@ def _chips(counts: dict[str, int]) -> list[dict[str, Any]]:
 
 def _strip(counts: dict[str, int]) -> list[tuple[str, int, str]]:
     return [
-        (_("Answering"), counts["ready"], _("of %(n)s deployments") % {"n": counts["all"]}),
+        (
+            _("Answering"),
+            counts["ready"],
+            ngettext("of %(n)s deployment", "of %(n)s deployments", counts["all"]) % {"n": counts["all"]},
+        ),
         (_("Starting or stopping"), counts["starting"], ""),
         (_("Waiting"), counts["waiting"], _("for room or their turn")),
         (_("Needs you"), counts["attention"], _("failed or without contact")),
@@ -88,14 +94,23 @@ def alerts(rows: list[Deployment]) -> list[dict[str, str]]:
     for row in rows:
         if row.state != State.LOST and (row.state, row.desired) != (State.FAILED, Desired.RUNNING):
             continue
-        reason = words(row.reason)
         title = _("%(name)s failed") if row.state == State.FAILED else _("No contact with the host of %(name)s")
         found.append(
             {
                 "icon": "alert-circle" if row.state == State.FAILED else "plug-connected-x",
                 "title": title % {"name": row.name},
-                "text": f"{reason.text} {reason.hint}".strip() if reason else "",
+                "text": _why(row.reason),
                 "url": reverse("deployment", args=[row.pk]),
             }
         )
     return found[:ALERTS]
+
+
+def _why(reason: dict[str, Any]) -> str:
+    """The reason in one line: of several places the first one's, since the list itself stands on its own page."""
+    found, places = words(reason), candidates(reason)
+    if found is None:
+        return ""
+    if not places:
+        return f"{found.text} {found.hint}".strip()
+    return " ".join(part for part in (found.text, f"{places[0]['name']}: {places[0]['text']}") if part)

@@ -57,6 +57,9 @@ def _line(label: str, name: str, before: dict[str, Any], after: dict[str, Any]) 
     if low_high and None not in low_high and not exact:
         span = _("%(low)s to %(high)s") % {"low": shown(name, low_high[0]), "high": shown(name, low_high[1])}
     told = "—" if value is None else shown(name, value) if exact else approx(shown(name, value))
+    if name in measured.BY_LENGTH and value is not None and not measured.same_length(before, after):
+        span = _("of %(context)s tokens each") % {"context": ngroup(before.get("context"))}
+        label = f"{label} ({ngroup(after.get('context') or after.get('max_model_len'))})"
     return {"name": label, "foreseen": told, "span": span, "measured": shown(name, after[name]), "off": _off(off)}
 
 
@@ -75,8 +78,8 @@ def corrected_by(launches: int) -> str:
     if not launches:
         return ""
     text = ngettext(
-        "The estimate was corrected by %(n)s launch on this host.",
-        "The estimate was corrected by %(n)s launches on this host.",
+        "The estimate was corrected by %(n)s start on this host.",
+        "The estimate was corrected by %(n)s starts on this host.",
         launches,
     )
     return text % {"n": launches}
@@ -92,11 +95,12 @@ def came_of(run: Run | None) -> dict[str, str]:
     after, before = run.measured, run.foreseen
     room = after.get("concurrency")
     told = before.get("concurrency")
+    like = measured.same_length(before, after)
     took = (run.answer or {}).get("latency_ms")
     return {
         "room": shown("concurrency", room) if room is not None else "",
         "context": ngroup(after["context"]) if after.get("context") else "",
-        "foreseen": approx(shown("concurrency", told)) if told is not None else "",
+        "foreseen": approx(shown("concurrency", told)) if told is not None and like else "",
         "tokens": shown("kv_tokens", after["kv_tokens"]) if "kv_tokens" in after else "",
         "ready": duration((run.ready_at - run.created_at).total_seconds()) if run.ready_at else "",
         "usual": approx(duration(before["start_s"])) if before.get("start_s") is not None else "",

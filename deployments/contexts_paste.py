@@ -18,6 +18,7 @@ def findings(reading: pasted.Reading) -> dict[str, Any]:
     groups: dict[str, list[Any]] = {"error": [], "warning": [], "note": []}
     for finding in reading.findings:
         groups[finding.level].append(pasted.say(finding))
+    errors = [finding for finding in reading.findings if finding.level == "error"]
     unknown = any(finding.code == "paste.model_unknown" for finding in reading.findings)
     return {
         "engine": ENGINES.get(reading.engine, ""),
@@ -26,6 +27,8 @@ def findings(reading: pasted.Reading) -> dict[str, Any]:
         "notes": groups["note"],
         "candidates": reading.candidates if reading.artifact is None else (),
         "unknown": unknown,
+        # Nothing else is wrong than that no model is chosen yet: the page drops it when one is.
+        "until_chosen": reading.artifact is None and all(each.place == "artifact" for each in errors),
         "download": _download(reading.model) if unknown else "",
     }
 

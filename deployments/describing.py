@@ -5,7 +5,7 @@ folder, or a file that changed, needs nobody's care. What is known stands in the
 {} is wanted, {"job": id} is being made, {"job": id, "folder": path} is there.
 """
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.db import transaction
@@ -13,12 +13,11 @@ from django.db import transaction
 from deployments.models import Run
 from panel.fleet import services as fleet
 from panel.fleet import wire
-from panel.fleet.models import Job
+from panel.fleet.models import LOST_RESULT, Job
 
 KEY = "sidecar"
 AGAIN = ("host_restarted",)  # the machine went down in the middle: the same once more
 RENAMED = ("task_failed", "order_unreadable", "kind_unknown")  # said of other work in other words
-LOST_RESULT = timedelta(seconds=60)  # a job that ended this long ago and has no result will not get one
 GRACE_S = 10.0
 
 

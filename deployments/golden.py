@@ -66,7 +66,8 @@ def set_questions(deployment: Deployment, questions: list[str] | None, *, actor:
 
 
 def _sane(questions: list[str]) -> list[str]:
-    asked = [" ".join(text.replace("\0", " ").split()) for text in questions]
+    # PostgreSQL's JSON has neither NUL nor halves of a character
+    asked = [" ".join(text.replace("\0", " ").encode("utf-8", "replace").decode().split()) for text in questions]
     asked = list(dict.fromkeys(text for text in asked if text))
     if len(asked) > MOST:
         raise Invalid({"questions": _("At most three questions.")})

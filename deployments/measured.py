@@ -17,6 +17,7 @@ from models_catalog.estimate.plan import Plan
 
 NAMES = ("weights_gib", "activation_gib", "overhead_gib", "graphs_gib", "kv_gib", "kv_tokens", "concurrency")
 ALSO_LOGGED = ("context", "max_model_len", "kv_blocks", "graphs_foreseen_gib", "load_s", "engine_s")
+BY_LENGTH = ("kv_tokens", "concurrency")  # they depend on how long a request may be
 # (host, engine version, GPU's name, GPUs that share each layer): launches of one family that are alike in these.
 Kind = tuple[int, str, str, int]
 
@@ -61,9 +62,16 @@ def residual_gib(before: Mapping[str, Any], after: Mapping[str, Any]) -> float |
     return round(float(logged) - (float(value) - float(before.get("shift_gib", 0.0))), 4)
 
 
+def same_length(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether both count requests of the same length: an engine that may choose it takes what fits."""
+    return bool(before.get("context") == (after.get("context") or after.get("max_model_len") or before.get("context")))
+
+
 def error(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> float | None:
-    """Foreseen ÷ measured − 1; None where either is missing."""
+    """Foreseen ÷ measured − 1; None where either is missing, or they are not of the same."""
     value, logged = before.get(name), after.get(name)
+    if name in BY_LENGTH and not same_length(before, after):
+        return None
     if not isinstance(value, int | float) or not isinstance(logged, int | float) or logged <= 0:
         return None
     return value / logged - 1

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from deployments import contexts_form, services
 from deployments.codes_paste import PASTE
 from deployments.engines.base import RuntimeFacts, version_key
-from deployments.pasting.draft import Draft
+from deployments.pasting.draft import VISIBLE, Draft
 from deployments.pasting.match import Form, Match, match
 from deployments.pasting.read import STARTED, Pasted, findings_of
 from deployments.pasting.start import Finding
@@ -22,11 +22,12 @@ from deployments.wording import words
 from models_catalog.models import Artifact, Copy
 from models_catalog.shelf import may_deploy
 from panel.core.errors import Invalid
-from panel.core.mask import HIDDEN, mask_text
+from panel.core.mask import HIDDEN, mask, mask_text
 from panel.core.wording import Words, said
 from panel.fleet.models import Gpu, Host, Runtime
 
 LONGEST = 65_536
+MOST_PLACES = 3  # of a model, named in one sentence
 HINTS = ("flag.unknown", "option.not_a_choice", "option.path_outside")
 DEVICES = {"cpu": ("cpu",), "gpu": ("cuda", "rocm")}
 
@@ -60,19 +61,25 @@ def read(text: str, *, actor: Any, artifact_id: int | None = None) -> Reading:
     first = pasted.draft(_any_runtime())
     reading = Reading(text=redacted(text, pasted))
     if first is None or pasted.start is None:
-        reading.findings = findings_of(pasted, None)
+        reading.findings = _told(pasted, None)
         return reading
-    reading.engine, reading.model = pasted.start.engine, first.model
-    meant = _meant(first, artifact_id)
+    reading.engine, reading.model = pasted.start.engine, mask_text(first.model)
+    forms = _forms()
+    meant = _meant(first, forms, artifact_id)
     hosts = _hosts(meant.found, first.host)
     row = _runtime(first, meant.found, hosts)
     draft = pasted.draft(runtime_facts(row) if row is not None else first.engine, _roots(hosts, meant.found)) or first
-    _model(reading, draft, meant, actor, chosen=artifact_id is not None)
+    _model(reading, draft, meant, forms, actor, chosen=artifact_id is not None)
     _settle(reading, draft, hosts, row)
-    reading.findings = findings_of(pasted, draft)
+    reading.findings = _told(pasted, draft)
     if reading.artifact is not None and not any(one.code == "paste.not_possible" for one in reading.findings):
         reading.spec = services.parse_spec(reading.values)
     return reading
+
+
+def _told(pasted: Pasted, draft: Draft | None) -> list[Finding]:
+    """What is to be told, without secrets: an address that was named as the model may hold a login."""
+    return [replace(one, params=mask(one.params)) for one in findings_of(pasted, draft)]
 
 
 def redacted(text: str, pasted: Pasted) -> str:
@@ -107,8 +114,7 @@ def _forms() -> list[Form]:
     return [Form(*row[:7], repository=row[7] or row[8] or "", usable=row[9]) for row in found]
 
 
-def _meant(draft: Draft, artifact_id: int | None) -> Match:
-    forms = _forms()
+def _meant(draft: Draft, forms: Sequence[Form], artifact_id: int | None) -> Match:
     if artifact_id is not None:
         chosen = tuple(form for form in forms if form.artifact_id == artifact_id)
         if chosen:
@@ -116,7 +122,7 @@ def _meant(draft: Draft, artifact_id: int | None) -> Match:
     return match(draft.model, draft.quant, forms)
 
 
-def _model(reading: Reading, draft: Draft, meant: Match, actor: Any, *, chosen: bool) -> None:
+def _model(reading: Reading, draft: Draft, meant: Match, forms: Sequence[Form], actor: Any, *, chosen: bool) -> None:
     """The artifact, or the candidates; and what is to be said of it."""
     reading.candidates = meant.candidates
     if not meant.found:
@@ -131,12 +137,19 @@ def _model(reading: Reading, draft: Draft, meant: Match, actor: Any, *, chosen: 
     if form.format == "gguf" and draft.model.rstrip("/") != form.path and meant.how in ("path", "inside"):
         draft.tell("note", "paste.gguf_file", "changed", "artifact", path=form.path)
     elif form.path != draft.model and draft.model:
-        params = {"text": draft.model[:200], "model": str(artifact), "path": f"{form.host}:{form.path}"}
+        params = {"text": draft.model[:200], "model": str(artifact), "path": _places(form, forms)}
         draft.tell("note", "paste.model_found", "changed", "artifact", **params)
     if not any(form.usable for form in meant.found):
         draft.tell("warning", "paste.model_unusable", "", "artifact", model=str(artifact))
     if not may_deploy(artifact.model, actor):
         draft.tell("error", "paste.not_approved", "", "artifact", model=artifact.model.name)
+
+
+def _places(form: Form, forms: Sequence[Form]) -> str:
+    """Every place that a start could take it from: which of them is chosen by the plan."""
+    usable = [one for one in forms if one.artifact_id == form.artifact_id and one.usable] or [form]
+    shown = [f"{one.host}:{one.path}" for one in usable[:MOST_PLACES]]
+    return ", ".join([*shown, "…"] if len(usable) > MOST_PLACES else shown)
 
 
 # --- the place --------------------------------------------------------------------------------------------------------
@@ -182,7 +195,12 @@ def _gpus(draft: Draft, hosts: Sequence[Host]) -> list[str]:
     """UUIDs of the GPUs that the command names; empty where that cannot be known, which is told."""
     if not draft.gpus:
         return []
+    if not hosts:  # the model is not known, so nobody knows whose numbers they are
+        return []
     rows = list(Gpu.objects.filter(present=True, host__in=hosts).select_related("host"))
+    if not rows:
+        draft.tell("note", "paste.gpus_none", "changed", "gpus", hosts=[host.name for host in hosts[:8]])
+        return []
     by_uuid = {row.uuid for row in rows}
     if all(one in by_uuid for one in draft.gpus):
         return list(draft.gpus)
@@ -197,6 +215,15 @@ def _gpus(draft: Draft, hosts: Sequence[Host]) -> list[str]:
     return list(dict.fromkeys(by_index.get(one, one) for one in draft.gpus))
 
 
+def _not_taken(draft: Draft) -> None:
+    """The variables that name GPUs leave the list of what was taken."""
+    for place, one in enumerate(draft.findings):
+        if one.code == "paste.taken":
+            flags = [flag for flag in one.params["flags"] if flag not in VISIBLE]
+            draft.findings[place : place + 1] = [replace(one, params={"flags": flags})] if flags else []
+            return
+
+
 # --- the rest ---------------------------------------------------------------------------------------------------------
 
 
@@ -204,6 +231,8 @@ def _settle(reading: Reading, draft: Draft, hosts: Sequence[Host], row: Runtime 
     """Name and values, with what this panel says of them."""
     reading.name = _name(reading, draft)
     gpus = _gpus(draft, hosts)
+    if draft.gpus and not gpus:
+        _not_taken(draft)
     values = {**draft.values(), "gpu_uuids": gpus}
     values["gpu_count"] = len(gpus) or values["gpu_count"]
     if reading.artifact is not None:

@@ -164,9 +164,9 @@ def named(candidates: Iterable[Candidate]) -> list[dict[str, Any]]:
 
 
 def _place_name(candidate: Candidate) -> str:
-    """ "lab-1", or "gpu-2 on lab-1"; kept with reasons, so in no language."""
+    """ "lab-1", or "lab-1 GPU 2"; kept with reasons, so in no language."""
     index = candidate.reason.params.get("index")
-    return f"gpu-{index} on {candidate.host_name}" if candidate.gpu_uuid and index is not None else candidate.host_name
+    return f"{candidate.host_name} GPU {index}" if candidate.gpu_uuid and index is not None else candidate.host_name
 
 
 def refused(exc: EngineRefusal) -> dict[str, Any]:

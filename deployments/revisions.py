@@ -6,6 +6,7 @@ from typing import Any
 
 from deployments.models import Deployment, Revision, Run
 from panel.core.errors import NotFound
+from panel.fleet.wording import ENGINES
 
 COLUMNS = 6  # kinds of starts whose answers stand side by side
 LOOKED_AT = 200  # newest starts among which they are looked for
@@ -45,6 +46,10 @@ class Column:
     tp: int
 
     @property
+    def engine(self) -> str:
+        return f"{ENGINES.get(self.run.revision.spec.get('engine', 'vllm'), '')} {self.version}".strip()
+
+    @property
     def on_gpu(self) -> bool:
         return bool(self.run.placement.get("gpus"))
 
@@ -79,7 +84,7 @@ def answers(row: Deployment, numbers: Iterable[int] | None = None) -> Table:
     if numbers is not None:
         rows = rows.filter(revision__number__in=list(numbers))
     columns: dict[tuple[int, str, int], Column] = {}
-    for run in rows.order_by("-created_at").only(*OF_RUN, "revision__number")[:LOOKED_AT]:
+    for run in rows.order_by("-created_at").only(*OF_RUN, "revision__number", "revision__spec")[:LOOKED_AT]:
         tp = int(run.foreseen.get("tp") or len(run.placement.get("gpus") or []) or 1)
         kind = (run.revision.number, run.engine_version, tp)
         if kind not in columns and len(columns) < COLUMNS and run.golden["answers"]:

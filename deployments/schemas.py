@@ -252,7 +252,7 @@ def plan_out(check: preflight.Check) -> dict[str, Any]:
         ],
         "changes": [
             {"code": said.code, "message": said.text, "hint": said.hint, "spec": dict(change.patch)}
-            for change, said in zip(check.changes, changes(check.reason), strict=False)
+            for change, said in zip(check.changes, changes(check.reason), strict=True)
         ],
         **_foreseen(check),
         "host": check.host.name if check.host is not None else None,

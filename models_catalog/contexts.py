@@ -35,9 +35,9 @@ def tokens(count: int) -> str:
 
 
 def kind(facts: ModelFacts) -> str:
-    if "generate" not in facts.tasks:
-        return ", ".join(str(wording.TASKS[task]) for task in facts.tasks)
-    return _("Mixture of experts") if facts.experts else _("Without experts")
+    if "generate" in facts.tasks and facts.experts:
+        return _("Mixture of experts")
+    return ", ".join(str(wording.TASKS[task]) for task in facts.tasks)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def chips(current: str) -> list[tuple[str, str, bool]]:
     """(value, word, chosen) of the filter."""
     words = {
         "": _("All"),
-        "fits": _("Fits my GPUs"),
+        "fits": _("Fits"),
         "whole": _("Whole"),
         "problems": _("With problems"),
         "approved": _("Approved"),

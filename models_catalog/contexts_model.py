@@ -190,7 +190,7 @@ def _experts(facts: ModelFacts) -> str:
 def _heads(facts: ModelFacts) -> str:
     if not facts.kv_heads or not facts.head_dim:
         return ""
-    return _("%(n)s KV heads of %(size)s") % {"n": facts.kv_heads, "size": facts.head_dim}
+    return _("%(n)s KV heads, each %(size)s wide") % {"n": facts.kv_heads, "size": facts.head_dim}
 
 
 # --- where it fits ----------------------------------------------------------------------------------------------------

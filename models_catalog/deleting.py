@@ -4,12 +4,12 @@ Whoever writes several rows locks the host first (fleet services.lock_host), as 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -21,10 +21,9 @@ from panel.accounts.access import require
 from panel.accounts.actor import name_of
 from panel.core.errors import Conflict
 from panel.fleet import services, wire
-from panel.fleet.models import Job
+from panel.fleet.models import LOST_RESULT, Job
 
 RIGHT = "models.delete"
-LOST_S = 60.0  # a job that ended this long ago without a result will not get one
 LIMIT_S = 3600.0
 STRANGERS = {"ollama": "Ollama", "lmstudio": "LM Studio"}  # programs that keep these files in order themselves
 
@@ -43,18 +42,24 @@ class Chosen(Conflict):
 
 @dataclass(frozen=True)
 class Outlook:
-    """What deleting a copy would do. `bytes` is what comes back at most; `shared` are bytes that others need too."""
+    """What deleting a copy would do. `bytes` is what comes back at most; `shared` are bytes that others need too.
+
+    `inside` are copies of other models in its folder, which go with it; `stranded` are those that name their last copy.
+    """
 
     bytes: int
     shared: int
     running: list[Use] = field(default_factory=list)
     chosen: list[Use] = field(default_factory=list)
     last: bool = False  # no other copy of this form would be left
+    inside: list[Copy] = field(default_factory=list)
+    stranded: list[Use] = field(default_factory=list)
 
     @property
     def strands(self) -> list[Use]:
         """Those that could not be started any more."""
-        return self.chosen if self.last else []
+        mine = self.chosen if self.last else []
+        return [*mine, *(use for use in self.stranded if use not in mine)]
 
 
 def outlooks(copies: Iterable[Copy], used: dict[int, list[Use]] | None = None) -> dict[int, Outlook]:
@@ -81,8 +86,24 @@ def _outlook(copy: Copy, used: list[Use], whole: int) -> Outlook:
 
 
 def outlook(copy: Copy) -> Outlook:
-    rows = Copy.objects.filter(artifact=copy.artifact_id, present=True).select_related("artifact")
-    return outlooks(rows)[copy.pk]
+    """The same of one copy, with what else lies in its folder."""
+    inside = list(_inside(copy).select_related("artifact__model"))
+    artifacts = {copy.artifact_id, *(other.artifact_id for other in inside)}
+    found = outlooks(Copy.objects.filter(artifact__in=artifacts, present=True).select_related("artifact"))
+    mine, others = found[copy.pk], [found[other.pk] for other in inside]
+    running = [use for other in others for use in other.running if use not in mine.running]
+    return replace(
+        mine,
+        bytes=mine.bytes + sum(other.bytes for other in others),
+        running=[*mine.running, *dict.fromkeys(running)],
+        inside=inside,
+        stranded=list(dict.fromkeys(use for other in others for use in other.strands)),
+    )
+
+
+def _inside(copy: Copy) -> QuerySet[Copy]:
+    """Copies of other models below its folder: a GGUF file beside the weights that it was made of, say."""
+    return Copy.objects.filter(host=copy.host_id, present=True, path__startswith=f"{copy.path.rstrip('/')}/")
 
 
 def delete(copy: Copy, *, actor: Any, confirmed: bool = False) -> Job:
@@ -143,6 +164,7 @@ def take(job: Job) -> bool:
     facts: dict[str, Any] = {"host": row.host.name, "path": row.path}
     if refusal is None:
         row.present, row.deleted_at = False, timezone.now()
+        _inside(row).update(present=False, deleted_at=row.deleted_at, updated_at=row.deleted_at)
         audit.record("model.deleted", row.artifact.model, actor=None, **facts, freed_bytes=freed)
     else:
         audit.record("model.delete_failed", row.artifact.model, actor=None, **facts, code=refusal["code"])
@@ -166,7 +188,7 @@ def _ending(job: Job, path: str) -> tuple[dict[str, Any] | None, int | None]:
     if job.never_ran:
         return job.status.get("refusal") or {"code": "delete.stopped", "params": {}}, None
     now = timezone.now()
-    silent = job.ended_at is not None and job.ended_at < now - timedelta(seconds=LOST_S)
+    silent = job.ended_at is not None and job.ended_at < now - LOST_RESULT
     late = job.state != "ended" and job.created_at < now - timedelta(seconds=LIMIT_S)
     return (failed, None) if silent or late else (None, None)
 
@@ -175,6 +197,6 @@ def untaken() -> list[str]:
     """Ids of deletions whose end nobody wrote, because a nudge was lost."""
     now = timezone.now()
     rows = Job.objects.filter(pk__in=Copy.objects.exclude(delete_job=None).values("delete_job"))
-    ended = Q(state="refused") | Q(result__isnull=False) | Q(ended_at__lt=now - timedelta(seconds=LOST_S))
+    ended = Q(state="refused") | Q(result__isnull=False) | Q(ended_at__lt=now - LOST_RESULT)
     late = Q(created_at__lt=now - timedelta(seconds=LIMIT_S))
     return [str(pk) for pk in rows.filter(ended | late).values_list("pk", flat=True)[:100]]

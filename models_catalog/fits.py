@@ -4,7 +4,6 @@ The list's word is kept with the artifact, and made anew by a task when GPUs, en
 """
 
 import hashlib
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +11,13 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from packaging.version import InvalidVersion, Version
 
-from models_catalog.estimate import Gpu, Options, Plan, estimate
+from models_catalog.estimate import Gpu, Options, Plan, try_estimate
 from models_catalog.facts import ModelFacts
 from models_catalog.models import Artifact
 from panel.fleet import models as fleet
 from panel.fleet.runtimes.install_checks import GOOD_VERSION
 
-log = logging.getLogger(__name__)
-
-RULES = "1"  # counted up when the estimate changes, so that kept words are made anew
+RULES = "2"  # counted up when the estimate changes, so that kept words are made anew
 USUAL_CONTEXT = 8192
 CONTEXTS = (8192, 16384, 32768, 65536, 131072, 262144)
 COUNTS = (1, 2, 4, 8)
@@ -78,13 +75,13 @@ def engine_version() -> str:
 
 
 def _plan(facts: ModelFacts, group: Group, context: int, version: str) -> Plan | None:
-    """None for facts that no model has, which some agent told: one such model must not keep the others from theirs."""
     options = Options(context=context, tp=1 if group.cpu else group.count)
-    try:
-        return estimate(facts, options, group.gpu, version)
-    except (ArithmeticError, ValueError, LookupError, TypeError) as exc:
-        log.warning("no estimate for %s: %s", facts.fingerprint[:12], exc)
-        return None
+    return try_estimate(facts, options, group.gpu, version)
+
+
+def _suited(facts: ModelFacts, known: Iterable[Group]) -> list[Group]:
+    """Room alone is not enough: the kernels that read a GGUF file need a GPU, see serving.reads_gguf."""
+    return [group for group in known if not (group.cpu and facts.format == "gguf")]
 
 
 # --- the list's word --------------------------------------------------------------------------------------------------
@@ -122,7 +119,7 @@ def word(facts: ModelFacts, known: Iterable[Group], version: str) -> dict[str, A
     context = min(USUAL_CONTEXT, facts.context_length or USUAL_CONTEXT)
     on: dict[tuple[str, int], dict[str, Any]] = {}
     seen = set()
-    for group in known:
+    for group in _suited(facts, known):
         kind = (group.name, group.total_mib)
         if kind in on and on[kind]["verdict"] == "fits":
             continue
@@ -183,7 +180,7 @@ def table(facts: ModelFacts, known: Iterable[Group], version: str) -> list[Row]:
     """Estimated for GPUs that nothing else uses."""
     lengths = contexts_of(facts)
     rows = []
-    for group in known:
+    for group in _suited(facts, known):
         plans = [_plan(facts, group, length, version) for length in lengths]
         cells = tuple(_cell(length, plan) for length, plan in zip(lengths, plans, strict=True))
         rows.append(Row(group, cells, plans[0].reasons if plans[0] is not None else ()))

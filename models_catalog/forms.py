@@ -19,7 +19,7 @@ class FolderForm(forms.Form):
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]  # passed on as they came
-        self.fields["host"].queryset = Host.objects.order_by("name")  # type: ignore[attr-defined]
+        self.fields["host"].queryset = Host.objects.order_by("name").only("name")  # type: ignore[attr-defined]
 
 
 class AboutForm(forms.Form):

@@ -158,6 +158,10 @@ def any_model() -> bool:
     return CatalogModel.objects.exists()
 
 
+def host_names() -> list[str]:
+    return list(Host.objects.order_by("name").values_list("name", flat=True))
+
+
 def host(pk: int) -> Host:
     """Raises NotFound."""
     row = Host.objects.filter(pk=pk).first()

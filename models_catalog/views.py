@@ -18,7 +18,8 @@ from panel.core.errors import Conflict, Invalid
 from panel.core.pages import form_again, go, is_htmx, page, put_errors, slice_of
 from panel.fleet import live
 
-PAGE = 50
+PAGE = 30
+FOLDERS_AT_ONCE = 5  # hosts; the folders of more come when someone gets there
 FURTHER = ("format", "task", "size", "label", "tag")
 
 
@@ -46,15 +47,16 @@ def _list_context(request: HttpRequest, form: FolderForm | None = None) -> dict[
         return {**shared, "disks": contexts.disks()}
     if part == "folders":
         return {**shared, "hosts": contexts.folders()}
-    rows = {**shared, **_rows(request)}
+    rows = {**shared, **_rows(request), "names": queries.host_names()}
     if part == "rows" and rows["any"]:
         return rows
-    hosts = contexts.folders()
-    may_begin = hosts and not rows["any"] and can(request.actor, "models.download")
+    later = len(rows["names"]) > FOLDERS_AT_ONCE and "folders" not in request.GET
+    may_begin = rows["names"] and not rows["any"] and can(request.actor, "models.download")
     return {
         **rows,
         **(downloads.starters() if may_begin else {}),
-        "hosts": hosts,
+        "later": later,
+        "hosts": [] if later else contexts.folders(),
         "chips": contexts.chips(rows["asked"]["show"]),
         "selects": contexts.selects(rows["asked"]),
         "narrowed": any(rows["asked"][name] for name in FURTHER),

@@ -180,16 +180,16 @@ SERVING: dict[str, Pair] = {
     ),
     "gguf_needs_plugin": (
         _("No engine on %(hosts)s can serve a GGUF file."),
-        _("vLLM needs a GPU and a plugin for it. “Ways to serve it” on the model's page says what can be done."),
+        _("vLLM needs a GPU and a plugin for it. Convert it to a Hugging Face folder: “Ways to serve it” says how."),
     ),
     "engine_not_run": (_("Berth finds this engine and does not start models with it yet."), ""),
     "gguf_needs_gpu": (
         _("On a CPU this vLLM cannot calculate with a GGUF file: its kernels need a GPU."),
-        _("Convert the model to a Hugging Face folder, or serve it with llama.cpp."),
+        _("Convert the model to a Hugging Face folder, or use a GPU."),
     ),
     "gguf_no_plugin": (
         _("This vLLM lacks the plugin for GGUF files."),
-        _("An admin can add it; see below."),
+        _("An admin can add it; see “Ways to serve it”."),
     ),
     "not_whole_there": (_("The copy on that host cannot be used."), ""),
     "not_usable": (_("The newest look at its files found it not usable."), _("Look for models again.")),

@@ -7,13 +7,15 @@ A copy of a process with threads would keep their locks for ever, so such a proc
 import contextlib
 import ctypes
 import gc
+import importlib.util
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import IO
 
 PR_SET_PDEATHSIG = 1
@@ -40,6 +42,26 @@ class Forked:
 def possible() -> bool:
     """Whether a copy of this process would work: no thread but this one runs."""
     return threading.active_count() == 1 and threading.current_thread() is threading.main_thread()
+
+
+@contextlib.contextmanager
+def only_parts(package: str) -> Iterator[None]:
+    """Inside, modules of a package load without what the package itself would: for who wants but one of them.
+
+    Nothing happens where it is loaded already. Afterwards it can be imported whole, as ever.
+    """
+    spec = None if package in sys.modules else importlib.util.find_spec(package)
+    if spec is None:
+        yield
+        return
+    frame = ModuleType(package)
+    frame.__path__ = list(spec.submodule_search_locations or ())
+    sys.modules[package] = frame
+    try:
+        yield
+    finally:
+        if sys.modules.get(package) is frame:
+            del sys.modules[package]
 
 
 def settle() -> None:

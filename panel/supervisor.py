@@ -218,6 +218,8 @@ def _work(words: list[str]) -> int:
 
 def load_programs() -> None:
     """Load what web and workers are made of into this process, so that their copies share it."""
+    with forked.only_parts("django.test"):  # the API's framework wants one signal of it; the rest is 4 MiB
+        import_module("ninja")
     for name in ("panel.web", "panel.asgi", "panel.urls", "deployments.ticker", "deployments.reconcile", *WORKER):
         import_module(name)
     get_resolver().url_patterns  # noqa: B018  (loads the views)

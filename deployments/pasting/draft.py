@@ -10,7 +10,7 @@ from typing import Any
 from deployments.engines import arguments, denied
 from deployments.engines.base import Reason, RuntimeFacts
 from deployments.engines.options import Schema
-from deployments.pasting.start import Finding, Level, Outcome, Start, listed, unresolved
+from deployments.pasting.start import Finding, Level, Outcome, Start, devices, listed, unresolved
 from deployments.pasting.text import plain
 from deployments.pasting.values import number_of, size_of, slug, whole
 from panel.core.mask import is_secret_key, mask_text
@@ -40,7 +40,7 @@ _MODEL_ENV = re.compile(
     r"HF_HOME|HF_HUB_CACHE|HUGGINGFACE_HUB_CACHE|HF_ENDPOINT|TRANSFORMERS_CACHE|HF_DATASETS_CACHE|VLLM_USE_MODELSCOPE"
     r"|MODELSCOPE_CACHE|OLLAMA_MODELS|LLAMA_CACHE|SGLANG_USE_MODELSCOPE"
 )
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 HUB_SECRET = re.compile(r"(HF|HUGGING_?FACE|HUB|MODELSCOPE).*TOKEN|HUGGINGFACE.*KEY", re.IGNORECASE)
 
 
@@ -279,10 +279,9 @@ class Draft:
         visible: list[str] | None = None
         loose: list[str] = []
         for name, value in self.start.env.items():
-            if name in _VISIBLE:
+            if name in VISIBLE:
                 if not unresolved(value):
-                    visible = [one.strip() for one in value.split(",") if one.strip()]
-                    visible = [] if visible[:1] == ["-1"] else visible
+                    visible = devices(value)
                     self.took(name)
             elif is_secret(name) or mask_text(value) != value:
                 self.secret(name, hub=HUB_SECRET.search(name) is not None)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from deployments.placement import Level
 from deployments.planner.asked import CPU_SEQUENCES, Asked
-from models_catalog.estimate import Amount, Gpu, Lesson, Options, Plan, estimate
+from models_catalog.estimate import Amount, Gpu, Lesson, Options, Plan, try_estimate
 from models_catalog.facts import ModelFacts
 
 LEAST_CONTEXT = 2048  # an engine that may choose its context is of no use below this
@@ -88,12 +88,7 @@ class Estimator:
         return self._plans[key]
 
     def _plan(self, options: Options, gpu: Gpu, version: str, lesson: Lesson | None) -> Plan | None:
-        if self.facts is None:
-            return None
-        try:
-            return estimate(self.facts, options, gpu, version, lesson)
-        except (ArithmeticError, ValueError, LookupError, TypeError):
-            return None
+        return try_estimate(self.facts, options, gpu, version, lesson) if self.facts is not None else None
 
     def fit(self, asked: Asked, setting: Setting, share: float) -> Fit:
         """`share` is that of a GPU's total; on a CPU it is the GiB of the KV cache."""

@@ -4,23 +4,28 @@ The address comes from the settings, so its own network may be a private one; wh
 server. Through a proxy the proxy looks names up, and it decides.
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 import ssl
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 import certifi
-import httpx
 from django.conf import settings
 
 from models_catalog.downloads import hubs
 from panel.core import outbound
 from panel.fleet.agent.config import is_loopback
+
+if TYPE_CHECKING:
+    import httpx
 
 MOST_BYTES = 24 << 20  # of one answer; a tree of 10,000 files has 3 MiB
 DEADLINE_S = 12.0  # of one question
@@ -62,7 +67,7 @@ class Asker:
         raw, headers = self._fetch(path, query, method, body)
         try:
             value = json.loads(raw)
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise HubTrouble("server_error", host=self.host, what="json") from exc
         return Answer(value, _next(headers.get("link", "")))
 
@@ -81,6 +86,7 @@ class Asker:
     ) -> tuple[bytes, httpx.Headers]:
         if self.token and urlsplit(self.hub.endpoint).scheme == "http" and not is_loopback(self.host):
             raise HubTrouble("plain_http", endpoint=self.hub.endpoint)
+        httpx = _httpx()
         until = time.monotonic() + self.deadline_s
         url = path if "://" in path else self.hub.endpoint.rstrip("/") + path
         if query:
@@ -108,6 +114,7 @@ class Asker:
             headers["Authorization"] = f"Bearer {self.token}"
         address, extensions = self._pinned(url, headers)
         left = max(0.1, until - time.monotonic())
+        httpx = _httpx()
         with (
             httpx.Client(
                 proxy=hubs.proxy() or None, timeout=httpx.Timeout(left), trust_env=False, verify=_trusted()
@@ -160,6 +167,14 @@ class Asker:
         if status == 429:
             raise HubTrouble("rate_limited", host=self.host)
         raise HubTrouble("server_error", status=status, host=self.host)
+
+
+def _httpx() -> Any:
+    """Loaded by who asks, not by every process; and without its command line, which would load click and rich."""
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None makes the import fail, as documented
+    import httpx
+
+    return httpx
 
 
 @cache

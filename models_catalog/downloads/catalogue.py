@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from models_catalog.downloads.asking import Asker, HubTrouble
 from models_catalog.downloads.models import Source
+from panel.fleet.wire_models import MAX_SIZE
 
 FOUND = 20  # of a search
 PAGES = 20  # of a tree
@@ -27,6 +28,7 @@ EXPAND = [
     "usedStorage",
 ]
 BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2, "I16": 2}  # others: one
+MOST = 1 << 60  # of any number that a hub tells
 SHA1, SHA256 = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{64}")
 
 
@@ -114,7 +116,7 @@ def _hub_refs(asker: Asker, base: str, ref: str) -> tuple[str, ...]:
         told = _dict(asker.json(f"{base}/refs").value)
     except HubTrouble:
         return (ref,)  # a mirror that has no such question
-    names = [str(entry.get("name") or "")[:200] for kind in ("branches", "tags") for entry in _list(told.get(kind))]
+    names = [_text(entry.get("name"), 200) for kind in ("branches", "tags") for entry in _list(told.get(kind))]
     return tuple(dict.fromkeys([ref, *filter(None, names)]))[:100]
 
 
@@ -143,36 +145,35 @@ def _files(entries: Iterable[dict[str, Any]], host: str) -> tuple[HubFile, ...]:
 
 
 def _file(path: Any, size: Any, sha256: str, etag: str) -> HubFile:
+    """What no host would take (a name with signs that are none, an endless size) has no sum, so it cannot be chosen."""
     sha256 = sha256.removeprefix("sha256:").lower()
-    number = size if isinstance(size, int) and size > 0 else 0
-    return HubFile(
-        str(path or "")[:1000],
-        number,
-        sha256 if SHA256.fullmatch(sha256) else "",
-        etag if SHA1.fullmatch(etag) else "",
-    )
+    name, number = _text(path, 1000), _whole(size) or 0
+    if name != path or not name.isprintable() or number > MAX_SIZE:
+        return HubFile(name, min(number, MAX_SIZE))
+    return HubFile(name, number, sha256 if SHA256.fullmatch(sha256) else "", etag if SHA1.fullmatch(etag) else "")
 
 
 def _from_hub(item: dict[str, Any]) -> Found:
-    tags = [str(tag)[:80] for tag in item.get("tags") or [] if isinstance(tag, str)][:60]
+    told = item.get("tags")
+    tags = [_text(tag, 80) for tag in (told if isinstance(told, list) else [])[:60] if isinstance(tag, str)]
     licence = next((tag.removeprefix("license:") for tag in tags if tag.startswith("license:")), "")
     card = _dict(item.get("cardData"))
     return Found(
-        repo=str(item.get("id") or item.get("modelId") or "")[:200],
-        licence=str(card.get("license_name") or licence or card.get("license") or "")[:120],
+        repo=_text(item.get("id") or item.get("modelId"), 200),
+        licence=_text(card.get("license_name") or licence or card.get("license"), 120),
         downloads=_whole(item.get("downloads")),
         likes=_whole(item.get("likes")),
         size=_weights(_dict(_dict(item.get("safetensors")).get("parameters"))) or _whole(item.get("usedStorage")),
         gated=bool(item.get("gated")),
-        task=str(item.get("pipeline_tag") or "")[:60],
-        updated=str(item.get("lastModified") or "")[:10],
+        task=_text(item.get("pipeline_tag"), 60),
+        updated=_text(item.get("lastModified"), 10),
         tags=tuple(tags),
     )
 
 
 def _weights(parameters: dict[str, Any]) -> int:
     """Bytes of the weights, by how many numbers there are of each format."""
-    return sum(BYTES.get(kind, 1) * (_whole(count) or 0) for kind, count in parameters.items())
+    return min(MOST, sum(BYTES.get(kind, 1) * (_whole(count) or 0) for kind, count in parameters.items()))
 
 
 # --- ModelScope -------------------------------------------------------------------------------------------------------
@@ -188,7 +189,7 @@ def _scope_repository(asker: Asker, repo: str, ref: str) -> Repo:
         if entry.get("Type") != "tree"
     )
     revisions = _dict(_scoped(asker.json(f"{base}/revisions").value).get("RevisionMap"))
-    names = [str(entry.get("Revision") or "")[:200] for kind in revisions.values() for entry in _list(kind)]
+    names = [_text(entry.get("Revision"), 200) for kind in revisions.values() for entry in _list(kind)]
     config = {}
     if any(file.path == "config.json" and file.size < 1 << 20 for file in files):
         try:
@@ -211,15 +212,16 @@ def _scoped(value: Any) -> dict[str, Any]:
 
 
 def _from_scope(item: dict[str, Any]) -> Found:
-    tasks = [_dict(task).get("Name") or task for task in item.get("Tasks") or []]
+    told = item.get("Tasks")
+    tasks = [_dict(task).get("Name") or task for task in (told if isinstance(told, list) else [])]
     return Found(
-        repo=f"{item.get('Path') or ''}/{item.get('Name') or ''}"[:200],
-        licence=str(item.get("License") or "")[:120],
+        repo=_text(f"{item.get('Path') or ''}/{item.get('Name') or ''}", 200),
+        licence=_text(item.get("License"), 120),
         downloads=_whole(item.get("Downloads")),
         likes=_whole(item.get("Stars")),
         size=_whole(item.get("StorageSize")),
         gated=bool(item.get("ProtectedMode") == 1 or item.get("Gated")),
-        task=str(tasks[0])[:60] if tasks else "",
+        task=_text(tasks[0], 60) if tasks else "",
     )
 
 
@@ -235,4 +237,10 @@ def _list(value: Any) -> list[dict[str, Any]]:
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    sound = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return min(value, MOST) if sound else None
+
+
+def _text(value: Any, most: int) -> str:
+    """A text that a page can show and the database can keep: without NUL and without halves of signs."""
+    return str(value or "").replace("\0", "").encode("utf-8", "replace").decode()[:most]

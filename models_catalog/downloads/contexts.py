@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from models_catalog.downloads import access, fits, hubs, offline, origins, picks, places, queries, wording
+from models_catalog.downloads import access, fits, hubs, offline, origins, picks, places, queries, there, wording
 from models_catalog.downloads.asking import HubTrouble
 from models_catalog.downloads.catalogue import Found, Repo
 from models_catalog.downloads.models import ACTIVE, Download, Source, State
@@ -20,6 +20,7 @@ OVER = (State.DONE, State.FAILED, State.CANCELLED)
 PHASES = ("checking", "downloading", "verifying", "placing")
 SILENT_S = 60.0
 FILES_SHOWN = 30
+THERE_SHOWN = 3
 
 
 def count(number: int | None) -> str:
@@ -294,11 +295,12 @@ def _choice(choice: picks.Choice, repo: Repo, hosts: list[Host], current: picks.
         told.append({"host": host.name, "kind": kind, "word": str(word), "on": _on(where)})
     return {
         "choice": choice,
-        "title": choice.label or "Hugging Face",
+        "title": choice.label or _("Hugging Face folder"),
         "size": size(choice.size),
         "count": len(choice.files),
         "fits": told,
         "missing": ", ".join(choice.missing[:3]),
+        "there": [f"{copy.host.name}: {copy.path}" for copy in there.of(repo.found.repo, choice)[:THERE_SHOWN]],
         "checked": current is not None and choice.key == current.key,
     }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from models_catalog.downloads.picks import Choice
-from models_catalog.estimate import Gpu, Options, estimate
+from models_catalog.estimate import Gpu, Options, try_estimate
 from models_catalog.facts import ModelFacts
 from models_catalog.inspect.config_only import facts_of_config
 
@@ -37,7 +37,6 @@ class Fit:
     gpus: int
     card: str
     disk: bool | None
-    disk_missing_mib: int = 0
 
 
 def facts_of(choice: Choice, config: Mapping[str, Any]) -> ModelFacts:
@@ -48,18 +47,15 @@ def facts_of(choice: Choice, config: Mapping[str, Any]) -> ModelFacts:
 
 def fit(choice: Choice, facts: ModelFacts, machine: Machine) -> Fit:
     """On one host: in as few equal GPUs as possible, else in its RAM."""
-    missing = 0
-    disk = None
-    if machine.free_mib is not None:
-        missing = max(0, (choice.size >> 20) + SPARE_MIB - machine.free_mib)
-        disk = missing == 0
+    room = machine.free_mib
+    disk = None if room is None else (choice.size >> 20) + SPARE_MIB <= room
     best: Fit | None = None
     for name, mib in dict.fromkeys(machine.gpus):
         count = machine.gpus.count((name, mib))
         for cards in [n for n in (1, 2, 4, 8, 16) if n <= count]:
             verdict = _on_gpus(choice, facts, name, mib, cards)
             if verdict in ("fits", "tight"):
-                found = Fit(verdict, cards, name, disk, missing)
+                found = Fit(verdict, cards, name, disk)
                 if best is None or (found.gpus, found.verdict) < (best.gpus, best.verdict):
                     best = found
                 break
@@ -67,8 +63,8 @@ def fit(choice: Choice, facts: ModelFacts, machine: Machine) -> Fit:
         return best
     if machine.gpus:
         name, mib = max(dict.fromkeys(machine.gpus), key=lambda gpu: gpu[1])
-        return Fit("does_not_fit", machine.gpus.count((name, mib)), name, disk, missing)
-    return Fit(_by_size(choice.weights, machine.ram_mib) if machine.ram_mib else "unknown", 0, "", disk, missing)
+        return Fit("does_not_fit", machine.gpus.count((name, mib)), name, disk)
+    return Fit(_by_size(choice.weights, machine.ram_mib) if machine.ram_mib else "unknown", 0, "", disk)
 
 
 def _on_gpus(choice: Choice, facts: ModelFacts, name: str, mib: int, cards: int) -> Verdict:
@@ -76,8 +72,8 @@ def _on_gpus(choice: Choice, facts: ModelFacts, name: str, mib: int, cards: int)
     if facts.geometry is None or choice.format != "hf":
         return rough
     longest = min(CONTEXT, facts.context_length or CONTEXT)
-    plan = estimate(facts, Options(context=longest, tp=cards), Gpu(name, total_gib=mib / 1024))
-    return rough if plan.verdict == "unknown" else plan.verdict
+    plan = try_estimate(facts, Options(context=longest, tp=cards), Gpu(name, total_gib=mib / 1024))
+    return rough if plan is None or plan.verdict == "unknown" else plan.verdict
 
 
 def _by_size(weights: int, mib: int) -> Verdict:

@@ -32,8 +32,9 @@ def commands(source: str, endpoint: str, usual: str, repo: str, revision: str, f
     first = shlex.join(fetch)
     if source == "huggingface" and endpoint != usual:
         first = f"HF_ENDPOINT={shlex.quote(endpoint)} {first}"
-    lines = [first]
-    if not cache:
-        lines.append(shlex.join(["ssh", host, f"mkdir -p {shlex.quote(target)}"]))
-    lines.append(shlex.join(["rsync", "-a", "--partial", f"./{local}", f"{host}:{target}/"]))
-    return lines
+    return [
+        first,
+        # rsync makes the last folder of a path only, and a fresh host has none of the cache's
+        shlex.join(["ssh", host, f"mkdir -p {shlex.quote(target)}"]),
+        shlex.join(["rsync", "-a", "--partial", f"./{local}", f"{host}:{target}/"]),
+    ]

@@ -3,11 +3,9 @@
 import logging
 import time
 import uuid
-from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
-from django.utils import timezone
 
 from models_catalog.downloads import events, services
 from models_catalog.downloads.models import ACTIVE, Download, State
@@ -18,7 +16,6 @@ from panel.fleet.models import Job
 
 log = logging.getLogger(__name__)
 
-LOST_RESULT_S = 60.0  # a job that ended this long ago and has no result will not get one
 MOST_TRIES = 50  # of one that goes on by itself
 _swept = float("-inf")
 
@@ -76,8 +73,7 @@ def _refusal(job: Job, result: wire.JobResult | None) -> dict[str, Any] | None:
         return dict(seen) if seen and result.refusal.code == "task_failed" else result.refusal.model_dump(mode="json")
     if job.never_ran:
         return dict(job.status.get("refusal") or {"code": "stopped", "params": {}})
-    late = job.ended_at is None or job.ended_at < timezone.now() - timedelta(seconds=LOST_RESULT_S)
-    return {"code": "task_failed", "params": {}} if late else None
+    return {"code": "task_failed", "params": {}} if job.lost_result else None
 
 
 def _bytes(row: Download, job: Job) -> int:

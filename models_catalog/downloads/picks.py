@@ -93,17 +93,15 @@ def _is_small(path: str) -> bool:
 
 def _gaps(weights: list[HubFile]) -> tuple[str, ...]:
     """Shards that their own names promise and that are not there."""
-    groups: dict[tuple[str, int], set[int]] = {}
+    groups: dict[tuple[str, str, str], set[int]] = {}
     for file in weights:
         found = re.fullmatch(r"(.+)-(\d{5})-of-(\d{5})\.(safetensors|bin)", file.path)
         if found:
-            groups.setdefault((found[1] + "-{}-of-" + found[3] + "." + found[4], int(found[3])), set()).add(
-                int(found[2])
-            )
+            groups.setdefault((found[1], found[3], found[4]), set()).add(int(found[2]))
     return tuple(
-        name.format(f"{number:05d}")
-        for (name, count), there in groups.items()
-        for number in range(1, min(count, 1000) + 1)
+        f"{stem}-{number:05d}-of-{count}.{ending}"
+        for (stem, count, ending), there in groups.items()
+        for number in range(1, min(int(count), 1000) + 1)
         if number not in there
     )
 

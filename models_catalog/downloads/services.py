@@ -115,6 +115,8 @@ def start(host: Host, wish: Wish, *, actor: Any) -> Download:
             if row.state in ACTIVE:
                 return row
             row.limit_mib_s = wish.limit
+            # A branch that moved on since then: what the hub tells now counts, else its old sums would fail for ever.
+            row.files, row.bytes_total, row.licence = files, wish.choice.size, wish.repo.found.licence
             return _again(row, actor, "download.resumed")
     if Download.objects.filter(host=host, state=State.WAITING).count() >= MOST_WAITING:
         raise Conflict("download.queue_full", _("This host has enough downloads in its queue."), "")

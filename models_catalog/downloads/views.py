@@ -202,9 +202,10 @@ def _unreachable(hub: hubs.HubAt, repo: str, ref: str, exc: HubTrouble) -> dict[
     """The sentence, and the way without the network: the commands for the first folder that suits."""
     shown = contexts.trouble(exc)
     spots = [(host, place) for host in queries.hosts() for place in places.suits(host, hub.source, "hf")]
-    commands = []
+    commands, name = [], ""
     if spots and shown["network"]:
         host, place = spots[0]
+        name = host.name
         commands = offline.commands(
             hub.source,
             hub.endpoint,
@@ -216,7 +217,9 @@ def _unreachable(hub: hubs.HubAt, repo: str, ref: str, exc: HubTrouble) -> dict[
             host.name,
             cache=place.cache,
         )
-    return {"section": "models", "hub": hub, "name": repo, "ref": ref, "trouble": shown, "commands": commands}
+    return {
+        "section": "models", "hub": hub, "name": repo, "ref": ref, "trouble": shown, "commands": commands, "host": name,
+    }  # fmt: skip
 
 
 @require_POST

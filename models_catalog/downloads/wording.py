@@ -42,7 +42,10 @@ FITS: dict[str, tuple[str, Any]] = {
 
 _TRY = _("What came is kept. Resume it when that is settled.")
 _AGAIN = _("What came is kept. Resume it.")
-_NETWORK = _("Look at the host's network and at the settings HF_ENDPOINT and BERTH_HUB_PROXY; then resume it.")
+_NETWORK = _(
+    "Look at the host's network, and at this hub's address (HF_ENDPOINT or BERTH_MODELSCOPE_ENDPOINT) and the proxy "
+    "(BERTH_HUB_PROXY) in the environment that Berth was started with; then resume it."
+)
 _ADDRESS = _("Look at the setting of this hub's address (HF_ENDPOINT, BERTH_MODELSCOPE_ENDPOINT).")
 _TOKEN = _(
     "Accept the model's terms on the hub's page, then give Berth a token of that account under “Access to hubs”."
@@ -117,7 +120,10 @@ FAILURES: dict[str, Pair] = {
     "download.short_body": (_("The hub ended in the middle of a file again and again."), _TRY),
     "download.address_not_allowed": (
         _("%(host)s is an address that Berth does not call: it belongs to a network of its own."),
-        _("Look at the setting HF_ENDPOINT; networks of your own are named in BERTH_PRIVATE_RANGES."),
+        _(
+            "Look at the setting of this hub's address (HF_ENDPOINT, BERTH_MODELSCOPE_ENDPOINT); networks of your own "
+            "are named in BERTH_PRIVATE_RANGES."
+        ),
     ),
     "download.address_not_allowed:link_local": (
         _("%(host)s is an address that Berth never calls: clouds keep their credentials there."), _ADDRESS,
@@ -197,8 +203,9 @@ NETWORK = frozenset(
 UNKNOWN: Pair = (_("It failed for a reason that has no words yet: %(code)s."), _("Its log says more."))
 
 _PANEL = _(
-    "Look at the network of the machine that the panel runs on, and at the settings HF_ENDPOINT and BERTH_HUB_PROXY; "
-    "then try again."
+    "Look at the network of the machine that the panel runs on, and at this hub's address (HF_ENDPOINT or "
+    "BERTH_MODELSCOPE_ENDPOINT) and the proxy (BERTH_HUB_PROXY) in the environment that Berth was started with; then "
+    "try again."
 )
 # The next step where the panel itself asked: nothing was begun that could be resumed.
 ASKED: dict[str, Any] = {

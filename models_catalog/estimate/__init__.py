@@ -8,6 +8,8 @@ kv_cache), and `versions.py` holds everything that changed from one vLLM to the 
 
 from __future__ import annotations
 
+import logging
+
 from models_catalog.estimate import cpu, files, offload, sglang, unknown, versions, vllm
 from models_catalog.estimate.case import Case, case_of
 from models_catalog.estimate.gpus import Gpu
@@ -18,7 +20,9 @@ from models_catalog.estimate.schemes import UNPACKED, Scheme, scheme_of
 from models_catalog.estimate.versions import Version
 from models_catalog.facts import Geometry, ModelFacts
 
-__all__ = ["ENGINES", "Amount", "Gpu", "Lesson", "Options", "Plan", "Rank", "Reason", "estimate"]
+__all__ = ["ENGINES", "Amount", "Gpu", "Lesson", "Options", "Plan", "Rank", "Reason", "estimate", "try_estimate"]
+
+log = logging.getLogger(__name__)
 
 ENGINES = ("vllm", "sglang", "llama.cpp", "ollama")
 
@@ -47,6 +51,18 @@ def estimate(
         reason = Reason("model.unchecked", {"architecture": facts.architecture or facts.model_type})
         plan = unknown.widened(plan, facts, reason)
     return plan
+
+
+def try_estimate(
+    facts: ModelFacts, options: Options, gpu: Gpu, engine_version: str = "", lesson: Lesson | None = None
+) -> Plan | None:
+    """The same. None for facts that no model has, as a damaged file, a hub or an agent may tell them: one such model
+    must not keep the others from theirs."""
+    try:
+        return estimate(facts, options, gpu, engine_version, lesson)
+    except (ArithmeticError, ValueError, LookupError, TypeError) as exc:
+        log.warning("no estimate for %s (%s): %s", facts.fingerprint[:12], facts.architecture, exc)
+        return None
 
 
 def _scheme(facts: ModelFacts, options: Options) -> Scheme | None:

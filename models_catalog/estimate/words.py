@@ -40,7 +40,7 @@ WORDS: dict[str, str] = {
     "graphs.outside": gettext_noop("This version records CUDA graphs outside its budget; they need room beside it."),
     "kv.left": gettext_noop("What is left of %(budget)s GiB, the GPU's total × %(utilisation)s."),
     "kv.learned": gettext_noop(
-        "What is left of %(budget)s GiB, the GPU's total × %(utilisation)s, corrected by %(launches)s launches on this"
+        "What is left of %(budget)s GiB, the GPU's total × %(utilisation)s, corrected by %(launches)s starts on this"
         " host (%(shift)s GiB)."
     ),
     "kv.static": gettext_noop("What the weights leave of %(budget)s GiB."),

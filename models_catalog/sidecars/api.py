@@ -101,7 +101,7 @@ def start_conversion(request: HttpRequest, body: ConversionIn, response: HttpRes
 
     def make() -> ConversionOut:
         dtype = body.dtype or services.usual_dtype(copy.artifact)
-        spots = services.spots(copy.host)
+        spots = services.spots(copy.host, copy.root)
         folder = body.folder or (spots[0].path if spots else "")
         wish = services.Wish(dtype, folder, body.name or services.usual_name(copy.artifact, dtype))
         return ConversionOut(**conversion_out(services.start(copy, wish, actor=request.auth)))

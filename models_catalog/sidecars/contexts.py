@@ -121,7 +121,7 @@ def ask(copy: Copy, form: Any) -> dict[str, Any]:
             }
             for dtype in DTYPE_BYTES
         ],
-        "spots": [_spot(place, need) for place in services.spots(copy.host)],
+        "spots": [_spot(place, need) for place in services.spots(copy.host, copy.root)],
         "folder": form["folder"].value() or "",
         "engine": engine_name(engines[0]) if engines else "",
         "can": services.is_convertible(copy) and bool(services.size_of(artifact, usual)) and bool(engines),
@@ -182,7 +182,7 @@ def _lead(row: Conversion) -> str:
         State.RUNNING: _("%(host)s unpacks the weights. The GGUF file stays as it is. This page may be closed."),
         State.CANCELLING: _("%(host)s ends it and removes what came of it."),
         State.CANCELLED: _("It was cancelled. Nothing of it is left on %(host)s."),
-        State.DONE: _("The folder lies on %(host)s, beside the GGUF file, which is as it was."),
+        State.DONE: _("The folder lies on %(host)s. The GGUF file is as it was."),
         State.FAILED: _("Nothing half made is left on %(host)s."),
     }
     return str(words[State(row.state)]) % {"host": host}
@@ -205,7 +205,9 @@ def _steps(row: Conversion) -> list[dict[str, Any]]:
         value, detail = None, ""
         if kind == "now" and progress.get("total"):
             value = min(100.0, 100 * int(progress.get("done") or 0) / int(progress["total"]))
-            if code == "writing":
+            if code in ("describing", "reading"):  # files made, tensors read
+                detail = f"{int(progress.get('done') or 0)} / {int(progress['total'])}"
+            elif code == "writing":
                 detail = f"{size(int(progress.get('done') or 0))} / {size(int(progress['total']))}"
         made.append({"kind": kind, "name": str(doing if kind == "now" else done), "detail": detail, "value": value})
     return made

@@ -16,7 +16,6 @@ from panel.fleet import services as fleet
 from panel.fleet import wire
 from panel.fleet.models import Host, Job
 
-LOST_RESULT_S = 60.0  # a job that ended this long ago and has no result will not get one
 NEWEST = timedelta(days=1)
 _swept = float("-inf")
 
@@ -65,8 +64,7 @@ def _refusal(job: Job, result: wire.JobResult | None) -> dict[str, Any] | None:
         return found.model_dump(mode="json")
     if job.never_ran:
         return dict(job.status.get("refusal") or {"code": "stopped", "params": {}})
-    late = job.ended_at is None or job.ended_at < timezone.now() - timedelta(seconds=LOST_RESULT_S)
-    return {"code": "task_failed", "params": {}} if late else None
+    return {"code": "task_failed", "params": {}} if job.lost_result else None
 
 
 def _end(row: Conversion, state: State, refusal: dict[str, Any] | None = None) -> None:

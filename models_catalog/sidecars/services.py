@@ -99,9 +99,9 @@ def is_convertible(copy: Copy) -> bool:
     return copy.artifact.format == "gguf" and copy.present and copy.usable and copy.delete_job_id is None
 
 
-def spots(host: Host) -> list[places.Place]:
-    """The folders that it may go to: a cache holds what came from a hub."""
-    return [place for place in places.of(host) if not place.cache]
+def spots(host: Host, own: str = "") -> list[places.Place]:
+    """The folders that it may go to, the file's `own` first: it is there. A cache holds what came from a hub only."""
+    return sorted((place for place in places.of(host) if not place.cache), key=lambda place: place.path != own)
 
 
 # --- acts -------------------------------------------------------------------------------------------------------------

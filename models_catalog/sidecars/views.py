@@ -26,7 +26,7 @@ def convert(request: HttpRequest, pk: int) -> HttpResponse:
     """What a conversion takes, and the way to begin it."""
     copy = models.copy(pk)
     dtype = services.usual_dtype(copy.artifact)
-    spots = services.spots(copy.host)
+    spots = services.spots(copy.host, copy.root)
     first = {
         "dtype": dtype,
         "name": services.usual_name(copy.artifact, dtype),

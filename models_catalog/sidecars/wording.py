@@ -29,9 +29,9 @@ STEPS: dict[str, tuple[Any, Any]] = {
 }
 
 DTYPES: dict[str, Any] = {
-    "float16": _("float16: 2 bytes for each parameter"),
-    "bfloat16": _("bfloat16: 2 bytes, for models that were made in it"),
-    "float32": _("float32: 4 bytes, twice the room"),
+    "float16": _("2 bytes for each parameter"),
+    "bfloat16": _("2 bytes for each parameter, for models that were made in it"),
+    "float32": _("4 bytes for each parameter, twice the room"),
 }
 
 _OTHER = _("Serve this file with llama.cpp, or get the model as a Hugging Face folder.")

@@ -94,11 +94,12 @@ _LOOKS: tuple[tuple[re.Pattern[str], str], ...] = (
     # https://user:secret@host
     (re.compile(r"(://[^\s/:@'\"]{0,200}:)[^\s/@'\"]{1,500}@"), rf"\1{HIDDEN}@"),
 )
-# name=value, name: value, --name value, "name": "value"
-_PAIR = re.compile(
+# name=value, name: value, --name value, "name": "value". The value is looked at after the name of a secret only:
+# others may hold a secret of their own, as the query of an address or the JSON of a flag does.
+_NAME = re.compile(
     r"(?<![A-Za-z0-9_.])(?P<name>[A-Za-z][A-Za-z0-9_.\-]{0,79})(?P<sep>[\"']?\s?[=:]\s?|(?<=[a-z])\s(?!-))"
-    r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&\"'}\])]+)"
 )
+_VALUE = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&\"'}\])]+")
 
 
 def is_secret_key(key: str) -> bool:
@@ -118,20 +119,28 @@ def mask_text(text: str) -> str:
     """The text with everything hidden that looks like a secret."""
     for pattern, shown in _LOOKS:
         text = pattern.sub(shown, text)
-    return _PAIR.sub(_mask_pair, text)
+    parts, at = list[str](), 0
+    for found in _NAME.finditer(text):
+        value = _secret_of(found) if found.start() >= at else None
+        if value is not None:
+            quote = value[0][0] if value[0][0] in "\"'" else ""
+            parts += [text[at : found.end()], quote, HIDDEN, quote]
+            at = value.end()
+    return "".join([*parts, text[at:]])
 
 
-def _mask_pair(found: re.Match[str]) -> str:
-    name, sep, value = found["name"], found["sep"], found["value"]
+def _secret_of(found: re.Match[str]) -> re.Match[str] | None:
+    """The value after a name, when it is to be hidden."""
+    name, sep = found["name"], found["sep"]
     start = found.start()
     flag = found.string[max(0, start - 2) : start] == "--"
     # "token was refused" in a sentence is no secret: a blank separates only after a flag
-    if not is_secret_key(name) or (not sep.strip() and not flag) or HIDDEN in value:
-        return found[0]
-    if value.lower() in ("bearer", "basic", "true", "false", "none", "null"):
-        return found[0]
-    quote = value[0] if value[0] in "\"'" else ""
-    return f"{name}{sep}{quote}{HIDDEN}{quote}"
+    if not is_secret_key(name) or (not sep.strip() and not flag):
+        return None
+    value = _VALUE.match(found.string, found.end())
+    if value is None or HIDDEN in value[0]:
+        return None
+    return None if value[0].lower() in ("bearer", "basic", "true", "false", "none", "null") else value
 
 
 def mask(value: Any, key: str = "") -> Any:

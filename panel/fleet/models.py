@@ -1,11 +1,15 @@
 """Hosts, their GPUs, the engines found on them, the jobs ordered for them, and what is reserved."""
 
 import uuid
+from datetime import timedelta
 
 from django.db import models
 from django.db.models import F, Q
+from django.utils import timezone
 
 from panel.core.models import TimeStamped
+
+LOST_RESULT = timedelta(seconds=60)  # a job that ended this long ago and has no result will not get one
 
 
 class KnownHosts(models.Manager["Host"]):
@@ -166,6 +170,13 @@ class Job(models.Model):
         """Refused, or stopped before the host began: no result of it will come."""
         stopped = self.state == "ended" and bool(self.status.get("stop_asked")) and not self.status.get("started_at")
         return self.state == "refused" or stopped
+
+    @property
+    def lost_result(self) -> bool:
+        """It ended so long ago that the result that is not here will not come."""
+        if self.state != "ended" or self.result is not None:
+            return False
+        return self.ended_at is None or self.ended_at < timezone.now() - LOST_RESULT
 
 
 class InstallState(models.TextChoices):

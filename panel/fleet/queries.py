@@ -15,6 +15,7 @@ from panel.fleet.labels import Label
 from panel.fleet.models import Gpu, Host, Job, Runtime
 from panel.fleet.wire import JOB_OVER
 
+OPEN_FIELDS = ("id", "host_id", "kind", "state", "desired", "status", "ended_at")
 UNKNOWN_MIB = 128  # below this, memory that no process accounts for is the driver's own and not worth a word
 
 
@@ -120,7 +121,7 @@ def whole(rows: QuerySet[Host]) -> QuerySet[Host]:
     return rows.prefetch_related(
         Prefetch("gpus", Gpu.objects.filter(present=True).order_by("index")),
         Prefetch("runtimes", _engines()),
-        Prefetch("jobs", Job.objects.filter(open=True).only("id", "host_id", "kind", "state", "desired", "status")),
+        Prefetch("jobs", Job.objects.filter(open=True).only(*OPEN_FIELDS)),
     )
 
 
@@ -175,10 +176,17 @@ def _view(row: Host, names: dict[uuid.UUID, Label], *, silent: bool) -> HostRow:
         host=row,
         gpus=[_gpu(gpu, names) for gpu in row.gpus.all()],
         runtimes=list(row.runtimes.all()),
-        searching=any(job.kind == "runtimes" and job.state not in JOB_OVER for job in open_jobs),
+        searching=any(searches(job) for job in open_jobs),
         runs=[_running(job, names) for job in running],
         silent=silent or row.last_seen_at is None,
     )
+
+
+def searches(job: Job) -> bool:
+    """What a search found comes after the word that it ended; until then nobody may read "nothing found"."""
+    if job.kind != "runtimes" or job.never_ran:
+        return False
+    return job.state not in JOB_OVER or (job.result is None and not job.lost_result)
 
 
 def _running(job: Job, names: dict[uuid.UUID, Label]) -> Running:

@@ -106,8 +106,9 @@
     people.marked(d ? Fit.most(d, asked) : live.most);
   }
   function answered() {
-    const plan = $('#plan[data-fit]');
-    if (!plan) return;
+    const plan = $('#plan'), start = $('#act-deploy');
+    if (start) $('#act-enter').disabled = 'never' in plan.dataset;   // the Enter key starts nothing that can only fail
+    if (!plan.dataset.fit) return;
     live = JSON.parse(plan.dataset.fit);
     if (live.limit) context.scaled(Math.min(1024, live.limit), live.limit, live.numbers?.goal ?? live.limit);
     if (live.most || live.numbers) people.scaled(1, Math.min(4096, Math.max(64, 2 ** Math.ceil(Math.log2(1.25 * (live.most || 1))))), 1);

@@ -4,7 +4,10 @@
 //                                               (at most twice a second), so parts say hx-trigger="live from:body".
 //   <div class="log" data-log="/address/of/the/log" data-offset="0" data-job="…">   see templates/ui/log_panel.html
 'use strict';
-const REST_S = 5, SILENT_S = 40, MAX_LINES = 3000, LEAP = 1 << 20, PART = 1 << 18, MAX_CHARS = 4000, MAX_REST = 1 << 16, SLICE_MS = 6, SLICE = { least: 20, first: 160, most: 400, long: 16, short: 6 }, PART_LINES = 20, DRAW_MS = 100;
+const REST_S = 5, SILENT_S = 40, MAX_LINES = 3000, LEAP = 1 << 20, PART = 1 << 18, MAX_CHARS = 4000, MAX_REST = 1 << 16, PART_LINES = 20;
+// What the page spends on a log: it builds lines for so long at a time (less where the frame took long), and in a flood more seldom,
+// since most of a frame costs the same for one line and for four hundred. LATE_MS after the last time that none waited, it is one.
+const BUILD_MS = { least: 4, most: 8 }, FRAME_MS = 20, MOST = 400, DRAW_MS = 50, FLOOD_MS = 200, LATE_MS = 2500;
 
 // --- old numbers: say so --------------------------------------------------------------------------------------------
 const fresh = { at: Date.now(), broken: false };
@@ -65,9 +68,11 @@ const level = t => /\b(ERROR|CRITICAL|FATAL)\b|^Traceback |^\S*(Error|Exception)
 const clock = t => (/(?:^|[ T[])(\d\d:\d\d:\d\d)(?=[\s,.\]Z])/.exec(t.slice(0, 60)) || ['', ''])[1];
 const cell = (tag, cls, text) => { const el = document.createElement(tag); if (cls) el.className = cls; el.textContent = text; return el };
 
+const LINE = cell('div', 'ln', ''); LINE.dataset.kind = 'info'; LINE.append(cell('span', 'no', ''), cell('time', '', ''), cell('span', 'lv', ''), cell('span', '', ''));   // copied for each line
+
 class Log {
   constructor(box) {
-    Object.assign(this, { box, url: box.dataset.log, job: box.dataset.job, next: +box.dataset.offset || 0, number: 1, rest: '', gone: 0, leapt: 0, busy: false, again: false, queue: [], lines: 0, drawing: 0, slice: SLICE.first, seen: { warning: 0, error: 0 } });
+    Object.assign(this, { box, url: box.dataset.log, job: box.dataset.job, next: +box.dataset.offset || 0, number: 1, rest: '', gone: 0, leapt: 0, busy: false, again: false, queue: [], lines: 0, drawing: 0, budget: BUILD_MS.most, pace: MAX_LINES, since: 0, late: false, seen: { warning: 0, error: 0 } });
     this.tools = $(`[data-filter="#${box.id}"]`); this.follow = $(`[data-follow="#${box.id}"]`); this.note = $(box.dataset.note);
     if (this.next > 0) { this.number = 0; this.leapt = this.next; this.tell() }  // started in the middle: lines have no numbers
     box.addEventListener('scroll', () => { if (this.follow && !this.own) this.follow.checked = box.scrollHeight - box.scrollTop - box.clientHeight < 24; this.own = false });
@@ -119,43 +124,59 @@ class Log {
   add(text) {                                                    // lines wait in a queue of what can be shown at most
     const lines = (this.rest + (text.includes('\x1b') ? text.replace(ESC, '') : text)).split('\n'), rest = lines.pop();
     this.rest = rest.slice(-MAX_REST); this.leapt += rest.length - this.rest.length;
-    for (const raw of lines.slice(-MAX_LINES)) this.queue.push(raw);
-    const early = this.queue.splice(0, this.queue.length - MAX_LINES), gone = Math.max(0, lines.length - MAX_LINES) + early.filter(e => typeof e === 'string').length;
+    const now = performance.now(), most = this.room(now);
+    for (const raw of lines.slice(-most)) this.queue.push(raw);
+    const early = this.queue.splice(0, this.queue.length - most), gone = Math.max(0, lines.length - most) + early.filter(e => typeof e === 'string').length;
     if (gone) {
+      const bytes = early.reduce((n, e) => n + (e.bytes || 0), 0);
       this.gone += gone; if (this.number) this.number += gone;
       this.queue.unshift({ lines: early.reduce((n, e) => n + (e.lines || 0), gone) });
+      if (bytes) this.queue.unshift({ bytes });
     }
     if (!this.drawing) this.draw();
   }
-  draw() {                                                       // a slice of the queue at a time: the page stays awake in a flood
-    this.drawing = 0;
-    const began = performance.now(), until = began + SLICE_MS, [q, kind] = this.tools ? asked(this.tools) : ['', 'all'];
+  room(now) {                                                    // in a flood no more waits than a second draws: it leaps instead
+    if (!this.queue.length) { this.since = now; this.late = false }
+    this.late ||= now - this.since > LATE_MS;
+    return this.late ? Math.max(4 * PART_LINES, Math.min(MAX_LINES, this.pace)) : MAX_LINES;
+  }
+  draw() {                                                       // some of the queue: lines are built first, and put in with the next frame
+    const until = performance.now() + this.budget, [q, kind] = this.tools ? asked(this.tools) : ['', 'all'], built = [], most = this.late ? MOST / 2 : MOST;
     let n = 0;
-    for (; n < this.queue.length && n < this.slice && (n % 16 || performance.now() < until); n++) {
+    for (; n < this.queue.length && n < most && (n < PART_LINES || n % 4 || performance.now() < until); n++) {
       const raw = this.queue[n], isLine = typeof raw === 'string', el = isLine ? this.line(raw, this.number) : this.gap(raw);
-      el.hidden = !shown(el, q, kind); this.put(el);
+      if (q || kind !== 'all') el.hidden = !shown(el, q, kind);
+      built.push(el);
       if (this.number && isLine) this.number++;
     }
     this.queue.splice(0, n);
+    if (n > PART_LINES) this.drawing = requestAnimationFrame(() => this.show(built, q, kind)); else this.show(built, q, kind);
+  }
+  show(built, q, kind) {
+    this.drawing = 0;
+    const began = performance.now();
+    for (const el of built) this.put(el);
     this.trim();
     this.pending?.remove(); this.pending = null;
     if (this.rest.trim() && !this.queue.length) {
       const el = this.pending = this.line(this.rest, this.number); el.classList.add('pending'); el.removeAttribute('id'); el.hidden = !shown(el, q, kind); this.box.append(el);
     }
     this.tell(); this.count(); this.bottom();
-    const took = performance.now() - began;                        // with the layout: a slow machine draws smaller slices
-    this.slice = Math.max(SLICE.least, Math.min(SLICE.most, Math.round(this.slice * (took > SLICE.long ? 0.5 : took < SLICE.short ? 1.5 : 1))));
-    if (this.queue.length) this.drawing = setTimeout(() => requestAnimationFrame(() => this.draw()), DRAW_MS);
+    if (!this.queue.length) return;
+    const took = performance.now() - began, wait = this.late ? FLOOD_MS : DRAW_MS;   // with the layout
+    this.budget = Math.max(BUILD_MS.least, Math.min(BUILD_MS.most, this.budget * (took > FRAME_MS ? 0.7 : 1.2)));
+    this.pace = Math.round(built.length * 1000 / wait);
+    this.drawing = setTimeout(() => this.draw(), wait);
   }
   put(el) {                                                      // parts of some lines: what is out of sight costs no layout
     if (!this.last || this.last.childElementCount >= PART_LINES) { this.last = cell('div', 'part', ''); this.box.append(this.last); if (this.pending) this.box.append(this.pending) }
     this.last.append(el); this.lines++;
-    if (el.dataset.kind in this.seen) this.seen[el.dataset.kind]++;
+    const kind = el.getAttribute('data-kind'); if (kind !== 'info') this.seen[kind]++;
   }
   trim() {                                                       // the oldest lines go, whole parts at once
     while (this.lines > MAX_LINES) {
       const part = this.box.firstElementChild, over = this.lines - MAX_LINES, all = part.childElementCount <= over, old = all ? [...part.children] : [...part.children].slice(0, over);
-      for (const el of old) { if (el.dataset.kind in this.seen) this.seen[el.dataset.kind]--; if (!el.matches('.gap')) this.gone++; if (!all) el.remove() }
+      for (const el of old) { const kind = el.getAttribute('data-kind'); if (kind !== 'info') this.seen[kind]--; if (!el.matches('.gap')) this.gone++; if (!all) el.remove() }
       if (all) part.remove();
       this.lines -= old.length;
     }
@@ -171,9 +192,11 @@ class Log {
     if (text.length > MAX_CHARS) text = text.slice(0, MAX_CHARS) + '…';
     const odd = text.match(BYTES)?.length ?? 0;
     if (odd) text = text.replace(odd > 8 ? NOT_ASCII : BYTES, '\ufffd');  // letters of ten scripts at random: fonts without end
-    const el = cell('div', 'ln', ''), kind = el.dataset.kind = level(text);
-    if (number) el.id = this.box.id + '-L' + number;
-    el.append(cell('span', 'no', number || ''), cell('time', '', clock(text)), cell('span', 'lv', { info: '', warning: 'WARN', error: 'ERROR' }[kind]), cell('span', '', text));
+    const el = LINE.cloneNode(true), [no, time, lv, body] = el.children, kind = level(text), at = clock(text);
+    if (number) { el.id = this.box.id + '-L' + number; no.textContent = number }
+    if (at) time.textContent = at;
+    if (kind !== 'info') { el.setAttribute('data-kind', kind); lv.textContent = kind === 'error' ? 'ERROR' : 'WARN' }
+    body.textContent = text;
     return el;
   }
   count() { for (const kind of ['warning', 'error']) { const n = this.tools && $(`[data-count=${kind}]`, this.tools); if (n && n.textContent !== String(this.seen[kind])) n.textContent = this.seen[kind] } }

@@ -120,4 +120,8 @@ document.addEventListener('htmx:beforeSwap', e => {
   opened = $$('details[open][id]', target).map(d => d.id);
 });
 document.addEventListener('htmx:afterSwap', () => { for (const id of opened) { const d = document.getElementById(id); if (d) d.open = true } });
-document.addEventListener('htmx:afterSettle', () => listen(true));
+document.addEventListener('htmx:afterSettle', () => {             // what could only fail is not started; it can still be saved
+  const plan = $('#plan'), go = $('#act-deploy');
+  if (plan && go) go.disabled = 'never' in plan.dataset;
+  listen(true);
+});

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,41 @@ def test_what_a_kill_left_goes_with_the_next(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"x")
     delete.delete(tmp_path / "x.gguf")
     assert names(tmp_path) == []
+
+
+def test_names_of_full_length(tmp_path: Path) -> None:
+    for name in ("x" * 250 + ".gguf", "\u6a21" * 82 + "abc.gguf"):
+        assert len(name.encode()) >= 254
+        (tmp_path / name).write_bytes(b"x")
+        delete.delete(tmp_path / name)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        delete.delete(tmp_path / name)
+        assert names(tmp_path) == []
+
+
+def test_several_at_once_in_one_folder(tmp_path: Path) -> None:
+    """Each finishes what a kill left, and so takes part in what another one deletes."""
+    wrong: list[Exception] = []
+
+    def go(folder: Path) -> None:
+        try:
+            delete.delete(folder)
+        except Exception as exc:
+            wrong.append(exc)
+
+    for _turn in range(5):
+        folders = [tmp_path / f"m{number}" for number in range(6)]
+        for folder in folders:
+            folder.mkdir()
+            for number in range(100):
+                (folder / f"{number}.bin").write_text("")
+        threads = [threading.Thread(target=go, args=(folder,)) for folder in folders]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == [] and names(tmp_path) == []
 
 
 def test_nothing_else_goes(tmp_path: Path) -> None:

@@ -90,6 +90,15 @@ def test_a_plain_folder(hub: Hub, tmp_path: Path) -> None:
     assert hub.sent == sent  # nothing is fetched twice
 
 
+@pytest.mark.parametrize("layout", ["hf_cache", "folder"])
+def test_names_of_full_length(hub: Hub, tmp_path: Path, layout: str) -> None:
+    for number, name in enumerate(("m" * 246 + ".txt", "\u6a21" * 82 + ".txt")):
+        hub.add(f"acme/long{number}", {"config.json": b"{}", name: b"a"})
+        into = {"layout": layout, "name": "" if layout == "hf_cache" else f"long{number}"}
+        made = loader(order(hub, tmp_path, f"acme/long{number}", **into), tmp_path).run()
+        assert (made / name).read_bytes() == b"a" and len(list(made.iterdir())) == 2
+
+
 def test_modelscope(hub: Hub, tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()

@@ -290,7 +290,21 @@ def test_what_a_kill_left_is_not_seen_and_the_next_try_goes_on(
     found = [item["path"] for item in scan_roots([host.models]) if item["format"] == "hf"]
     assert not any(convert.WORK in path for path in found), "no look for models goes there"
     engine.does("good")
-    assert run(table, "two", converted(engine, gguf)).refusal is None
+    assert run(table, "two", converted(engine, gguf, name="another")).refusal is None
+    assert [path for path in (host.models / convert.WORK).iterdir() if path.is_dir()] == [], "of the first one too"
+    assert run(table, "three", converted(engine, gguf)).refusal is None
+
+
+def test_a_file_that_is_being_converted_is_not_deleted(
+    host: Host, table: Table, engine: Engine, gguf: Path, size: int
+) -> None:
+    engine.does("hang")
+    table.order("job", converted(engine, gguf))
+    until(lambda: list((host.models / convert.WORK).glob("*/config.json")), 30, why="for the work to begin")
+    for path in (gguf, gguf.parent):
+        table.order(f"delete {path.name}", wire.DeleteTask(paths=[str(path)]))
+        refusal = table.until(f"delete {path.name}", "refused").refusal
+        assert refusal is not None and refusal.code == "delete.in_use" and gguf.exists()
 
 
 @pytest.mark.parametrize("short", ["disk", "memory"])

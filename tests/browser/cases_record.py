@@ -49,7 +49,7 @@ def tuned() -> Deployment:
         row.revision = Revision.objects.create(deployment=row, number=number, spec=spec, created_by="maria")
         row.save()
         more = {"kv_gib": 22.1, "kv_tokens": 262_144, "concurrency": 8.0, "context": 32_768}
-        told = {**FORESEEN, "concurrency": 7.9, "launches": 12}
+        told = {**FORESEEN, "concurrency": 7.9, "launches": 12, "context": 32_768}
         run = measured(row, copy, said=SAID[1], ready_s=171, foreseen=told, measured={**MEASURED, **more})
         Run.objects.filter(deployment=row).exclude(pk=run.pk).update(ended_at=timezone.now(), outcome="stopped")
     builders.ready(row, run)

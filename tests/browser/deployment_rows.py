@@ -114,7 +114,7 @@ def gpu_deployment(state: str, name: str = "support-chat", **values: Any) -> tup
 def waiting(row: Deployment, state: str = "queued") -> None:
     reasons = [
         {
-            "name": "gpu-0 on atlas",
+            "name": "atlas GPU 0",
             "code": "gpu.reserved",
             "params": {
                 "index": 0,
@@ -125,7 +125,7 @@ def waiting(row: Deployment, state: str = "queued") -> None:
             },
         },
         {
-            "name": "gpu-1 on atlas",
+            "name": "atlas GPU 1",
             "code": "gpu.used_by_others",
             "params": {
                 "index": 1,

@@ -209,3 +209,31 @@ def test_without_scripts_the_form_shows_the_plan_and_takes_a_change(
     expect(page.locator("h1")).to_contain_text("no-scripts")
     assert Deployment.objects.get(name="no-scripts").revision.spec["gpu_count"] == 2
     context.close()
+
+
+def test_what_could_only_fail_cannot_be_started(transactional_db: None, visit: Callable[..., Page]) -> None:
+    host = cpu_shelf().host
+    odd = builders.make_copy(host, "Odd-1B")
+    odd.path = "/models/odd/odd-Q8_0.gguf"
+    odd.save()
+    odd.artifact.format, odd.artifact.facts = "gguf", {**odd.artifact.facts, "format": "gguf"}
+    odd.artifact.save()
+    page = visit(f"/deployments/new?artifact={odd.artifact_id}", role="operator")
+    expect(page.locator("#plan")).to_contain_text("Convert on")
+    expect(page.locator("#act-deploy")).to_be_disabled()
+    expect(page.get_by_role("button", name="Save without starting")).to_be_enabled()
+    page.locator("#model-list label", has_not_text="Odd").first.click()
+    expect(page.locator("#plan")).to_contain_text("Can start")
+    expect(page.locator("#act-deploy")).to_be_enabled()
+
+
+def test_a_model_that_is_chosen_answers_what_the_command_left_open(
+    transactional_db: None, visit: Callable[..., Page]
+) -> None:
+    cpu_shelf()
+    page = visit("/deployments/paste", role="operator")
+    page.locator("#paste-text").fill("vllm serve nobody/Unheard-70B --max-model-len 4096")
+    page.get_by_role("button", name="Read it").click()
+    expect(page.locator("#pasted .bad")).to_contain_text("is not in the catalog")
+    page.locator("#model-list label").first.click()
+    expect(page.locator("#pasted .bad")).to_be_hidden()

@@ -158,6 +158,27 @@ def test_huge_gap_is_leapt_over(visit: Callable[..., Page], folder: Path) -> Non
     assert page.locator("#log .ln").count() <= 3000
 
 
+def test_a_page_that_falls_behind_leaps_to_the_newest_lines(visit: Callable[..., Page], folder: Path) -> None:
+    write(folder, "before\n", tell=False)
+    page = visit("/demo", role=None)
+    until(page, "document.querySelectorAll('#log .ln').length === 1")
+    waiting = page.evaluate(
+        """() => {
+          const log = logs[0], text = n => Array.from({ length: 3000 }, (_, i) => `line ${n + i}\\n`).join('');
+          log.add(text(0));
+          log.pace = 200; log.since -= 60000;        // a minute ago, and no more than 200 lines a second
+          log.add(text(3000));
+          return log.queue.filter(entry => typeof entry === 'string').length;
+        }"""
+    )
+    assert waiting == 200, "what a second draws"
+    until(page, "document.querySelector('#log').textContent.includes('line 5999')", 20_000)
+    expect(page.locator("#log .gap").last).to_contain_text("lines")
+    assert page.evaluate("logs[0].number") == 6002, "lines that were left out are counted"
+    page.evaluate("logs[0].add(Array(1000).fill('calm\\n').join(''))")  # over: nothing is left out any more
+    until(page, "document.querySelector('#log').textContent.split('calm').length === 1001", 20_000)
+
+
 def test_search_and_level_narrow_the_log_also_as_it_grows(visit: Callable[..., Page], folder: Path) -> None:
     write(folder, "".join(f"INFO line {n}\nERROR bad {n}\n" for n in range(20)), tell=False)
     page = visit("/demo", role=None)

@@ -24,7 +24,7 @@ def test_the_list_is_narrowed_by_keyboard(transactional_db: None, visit: Callabl
     until(page, f"document.querySelectorAll('#catalog tbody tr').length === {every}")
     tab_to(page, page.get_by_role("combobox", name="Order"))
     tab_to(page, page.get_by_role("radio", name="All", exact=True))
-    page.keyboard.press("ArrowRight")  # Fits my GPUs
+    page.keyboard.press("ArrowRight")  # Fits
     page.keyboard.press("ArrowRight")  # Whole
     expect(page.get_by_role("radio", name="Whole")).to_be_checked()
     until(page, "!document.querySelector('#catalog').textContent.includes('Not usable')")

@@ -128,6 +128,12 @@ def test_too_many_or_too_long(run: Run, questions: list[str]) -> None:
         golden.set_questions(run.deployment, questions, actor=None)
 
 
+def test_characters_that_cannot_be_kept(run: Run) -> None:
+    row = golden.set_questions(run.deployment, ["a\0b \ud800?"], actor=None)
+    row.refresh_from_db()
+    assert row.questions == ["a b ??"]
+
+
 def test_changes_are_recorded_and_equal_ones_are_none(run: Run) -> None:
     golden.set_questions(run.deployment, ["One?"], actor=None)
     golden.set_questions(run.deployment, ["One?"], actor=None)

@@ -51,7 +51,7 @@ def test_why_here_and_not_there(here: Host) -> None:
     assert found.ok and found.host == there and [gpu.index for gpu in found.gpus] == [1]
     assert found.placement is not None
     elsewhere = preflight.named(found.placement.elsewhere)
-    assert codes(elsewhere) == [("gpu-0 on atlas", "gpu.paused_for"), ("quay", "host.paused_for")]
+    assert codes(elsewhere) == [("atlas GPU 0", "gpu.paused_for"), ("quay", "host.paused_for")]
     assert [c["params"]["note"] for c in elsewhere] == ["fan", "new disk"]
     assert "elsewhere" not in found.facts(), "true of that moment only"
     hosts.drain(there, actor=MINA)

@@ -126,6 +126,27 @@ def test_gpus_by_number_become_those_of_the_host(copy: Copy) -> None:
     assert reading.spec is not None and reading.spec.gpu_uuids == [] and "paste.gpus_where" in codes(reading)
 
 
+def test_gpus_where_there_are_none_and_where_no_host_is_known(copy: Copy) -> None:
+    builders.make_copy(builders.make_host("bare"), "Small-1B")
+    reading = read("CUDA_VISIBLE_DEVICES=0 vllm serve Small-1B --max-model-len 4096")
+    told = [pasted.say(one).text for one in reading.findings]
+    assert "There is no GPU on bare; the model would run on the CPU." in told
+    assert not {"paste.gpu_unknown", "paste.gpus_where"} & codes(reading)
+    assert "Taken: --max-model-len." in told, "what was not taken is not said to be"
+    assert reading.spec is not None and reading.spec.gpu_uuids == []
+    reading = read("CUDA_VISIBLE_DEVICES=0 vllm serve someone/else-70B")
+    assert codes(reading) == {"paste.model_unknown"}
+    taken = read("CUDA_VISIBLE_DEVICES=0 vllm serve acme/Tiny-1B-Instruct")
+    assert "Taken: CUDA_VISIBLE_DEVICES." in [pasted.say(one).text for one in taken.findings]
+
+
+def test_every_copy_that_a_start_could_take_is_named(copy: Copy) -> None:
+    Copy.objects.create(artifact=copy.artifact, host=copy.host, path="/root/models/other-folder")
+    told = [pasted.say(one).text for one in read("vllm serve acme/Tiny-1B-Instruct").findings]
+    found = next(text for text in told if text.startswith("acme/Tiny-1B-Instruct is "))
+    assert "quay:/models/Tiny-1B-Instruct" in found and "quay:/root/models/other-folder" in found
+
+
 def test_a_taken_name_becomes_a_free_one(copy: Copy) -> None:
     builders.make_deployment(copy, "chat")
     reading = read("vllm serve Tiny-1B-Instruct --served-model-name chat")
@@ -325,7 +346,7 @@ def test_where_nobody_can_say_how_it_runs(copy: Copy, operator: Client) -> None:
     row = with_spec(copy, device="gpu", gpu_count=8)
     with pytest.raises(Conflict) as caught:
         exported.export(row, "command")
-    assert "8 GPUs" in str(caught.value.text) or caught.value.text
+    assert "cannot be said now" in caught.value.text and "—" not in caught.value.text
     answer = operator.get(reverse("deployment-export", args=[row.pk]))
     assert answer.status_code == 200 and b"cannot be said now" in answer.content
 
@@ -350,3 +371,13 @@ def test_the_export_page_api_and_shell(copy: Copy, operator: Client) -> None:
     with_spec(copy, "second")
     with pytest.raises(CommandError):
         run("export", "--as", "command")
+
+
+@pytest.mark.parametrize(
+    "model", ["https://ada:s3cr3tXYZ9876@hub.example.org/a/b", "https://hub.example.org/a/b?token=s3cr3tXYZ9876"]
+)
+def test_a_login_in_the_models_address_is_told_nowhere(model: str) -> None:
+    who = Actor.from_user(User.objects.create(username="pasting", role="admin"))
+    reading = pasted.read(f"vllm serve {model}", actor=who)
+    told = [reading.text, reading.model, *(str(one.as_dict()) for one in reading.findings)]
+    assert "hub.example.org" in reading.model and not any("s3cr3tXYZ9876" in text for text in told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def test_a_stranger_on_the_card_in_words() -> None:
     found = ask(copy)
     (place,) = candidates(found.reason)
     assert f"{place['name']}: {place['text']}" == (
-        "gpu-2 on lab-1: 9.8 of 24 GiB are held by a python3 process of another user; needs 17.5."
+        "lab-1 GPU 2: 9.8 of 24 GiB are held by a python3 process of another user; needs 17.5."
     )
     (help_,) = changes(found.reason)
     assert help_.text == "It fits on lab-1 when python3, which is not Berth's, lets go of GPU 2."
@@ -68,6 +69,21 @@ def test_what_would_help_is_on_the_form(client: Client) -> None:
     assert "What would help" in page and "With conversations of at most" in page
 
 
+def test_no_conversation_is_longer_than_the_settings_allow(client: Client) -> None:
+    _host, copy = make_lab()
+    client.force_login(User.objects.create(username="mina", role="operator"))
+    form = {"artifact": copy.artifact_id, "device": "auto", "task": "generate", "restart": "on_failure"}
+    told = {
+        asked: {name: value for name, value, _more in client.post(reverse("deployment-plan"), more).context["facts"]}
+        for asked, more in (("4096", {**form, "max_model_len": "4096"}), ("", form))
+    }
+    assert told["4096"]["Longest conversation"] == "4,096", told
+    assert int(told[""]["Longest conversation"].strip("≈ \xa0").replace(",", "")) > 4096, told
+    assert "Memory for conversations" not in told["4096"]
+    page = client.post(reverse("deployment-plan"), {**form, "max_model_len": "4096"})
+    assert re.search(r"Room for about .*\d.* conversations of .*4,096.* tokens each", page.content.decode())
+
+
 def test_a_run_keeps_what_was_foreseen_and_reserves_it() -> None:
     host, copy = make_lab()
     row = builders.make_deployment(copy, desired="running")
@@ -83,7 +99,7 @@ def test_who_holds_the_memory_is_named_by_the_deployment() -> None:
     first = builders.make_deployment(copy, "team-chat", desired="running")
     reconcile(first.pk)
     found = ask(copy)
-    assert [place["name"] for place in candidates(found.reason)] == ["gpu-2 on lab-1"]
+    assert [place["name"] for place in candidates(found.reason)] == ["lab-1 GPU 2"]
     assert [said.text for said in changes(found.reason)] == ["It fits on lab-1 when team-chat stops."]
     assert Gpu.objects.get(host=host).reserved_mib > 0
 

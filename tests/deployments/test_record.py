@@ -140,6 +140,14 @@ def test_what_is_learned_costs_one_query_however_many_starts(row: Deployment, co
     assert queries() == once == 2
 
 
+def test_lessons_have_an_index_of_their_own(row: Deployment, copy: Copy) -> None:
+    start(row, copy)
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")  # a small table would be read whole
+    rows = Run.objects.filter(family="qwen2", residual_gib__isnull=False).order_by("-created_at")
+    assert "run_taught" in rows.explain()
+
+
 def test_a_new_run_keeps_its_estimate(row: Deployment, copy: Copy) -> None:
     start(row, copy)
     check = preflight.check(DeploymentSpec(artifact_id=copy.artifact_id), name=row.name)
@@ -168,7 +176,7 @@ def test_the_plan_says_who_corrected_it(row: Deployment, copy: Copy) -> None:
         "restart": "never",
     }
     text = as_role("operator").post(reverse("deployment-plan"), form).content.decode()
-    assert "corrected by 3 launches on this host" in text
+    assert "corrected by 3 starts on this host" in text
 
 
 # --- pages ----------------------------------------------------------------------------------------------------------
@@ -193,8 +201,14 @@ def test_the_record_shows_estimated_and_measured(row: Deployment, copy: Copy) ->
     asked(run, "42")
     text = page(as_role("viewer"), "run", run.pk)
     assert "≈ 20.0 GiB" in text and "20.4 GiB" in text and "-1.96 %" in text
-    assert "corrected by 12 launches on this host" in text
+    assert "corrected by 12 starts on this host" in text
     assert golden.USUAL[0] in text and ">42<" in text
+
+
+def test_another_length_is_shown_and_not_compared(row: Deployment, copy: Copy) -> None:
+    run = start(row, copy, measured={**MEASURED, "context": 32_768, "concurrency": 7.4})
+    text = page(as_role("viewer"), "run", run.pk)
+    assert "Conversations at once (32,768)" in text and "of 4,096 tokens each" in text and "691" not in text
 
 
 def test_settings_as_a_table_with_what_came_of_each(row: Deployment, copy: Copy) -> None:
@@ -241,6 +255,24 @@ def test_answers_stand_apart_by_settings_version_and_size(row: Deployment, copy:
     assert [cell.differs for cell in table.rows[0][1]] == [False, False, True]
     assert table.differing == 1
     assert "1 question was answered differently" in page(as_role("viewer"), "deployment-answers", row.pk)
+
+
+def test_one_start_alone_is_like_nothing_yet(row: Deployment, copy: Copy) -> None:
+    asked(start(row, copy, engine_version="0.32.0"), "42")
+    text = page(as_role("viewer"), "deployment-answers", row.pk)
+    assert "nothing to compare yet" in text and "every answer is the same" not in text
+    assert "vLLM 0.32.0 ·" in text
+    asked(start(row, copy, engine_version="0.33.0"), "42")
+    assert "every answer is the same" in page(as_role("viewer"), "deployment-answers", row.pk)
+
+
+def test_a_start_on_a_cpu_is_measured_without_gpus(row: Deployment, copy: Copy) -> None:
+    run = start(row, copy)
+    Run.objects.filter(pk=run.pk).update(placement={**run.placement, "gpus": [0]})
+    assert ">Of each GPU<" in page(as_role("viewer"), "run", run.pk)
+    Run.objects.filter(pk=run.pk).update(placement={**run.placement, "gpus": []})
+    text = page(as_role("viewer"), "run", run.pk)
+    assert "Of each GPU" not in text and ">Value<" in text
 
 
 def test_who_may_change_the_questions(row: Deployment) -> None:

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from deployments import queries, services
 from deployments.diagnosis.failure import explain
-from deployments.models import Deployment
+from deployments.models import Deployment, Run
 from panel.accounts.models import User
 from panel.audit.models import Event
 from tests.deployments import builders
@@ -122,6 +122,18 @@ def test_a_moving_deployment_shows_its_steps_or_its_reason(as_, copy, state: str
         assert "Loading weights 50\u00a0%" in page and "1 / 2" in page
     if state == "lost":
         assert "silent" in page
+
+
+def test_the_table_of_starts_says_nothing_that_stops_being_true(as_, copy) -> None:
+    row = builders.make_deployment(copy, state="starting")
+    run = builders.make_run(row, copy)
+    run.refresh_from_db()
+    page = text(as_("viewer").get(reverse("deployment", args=[row.pk])))
+    starts = page.split('aria-labelledby="hi-h"')[1].split("</section>")[0]
+    assert f'<time datetime="{run.created_at:%Y-%m-%dT%H:%M}' in starts and " ago<" not in starts, starts
+    Run.objects.filter(pk=run.pk).update(ended_at=timezone.now(), outcome="stopped")
+    page = text(as_("viewer").get(reverse("deployment", args=[row.pk])))
+    assert " ago<" in page.split('aria-labelledby="hi-h"')[1].split("</section>")[0]
 
 
 def test_a_waiting_one_tells_why_for_every_place(as_, copy) -> None:

@@ -183,7 +183,7 @@ def test_paused_and_resumed_nothing_is_fetched_twice(stack: Stack, operator: Ope
     where = f"/models/downloads/{row.pk}/"
 
     until(lambda: moving(row), timeout=30, why="bytes come")
-    assert "/s" in operator.see(where)
+    until(lambda: "iB/s" in numbers(operator.see(where)), timeout=15, why="the page says how fast")
     operator.post(where, f"{where}pause")
     wait_for(stack, row, *ENDS)
     assert row.state == "paused" and not list(Path(stack.models).rglob("*.gguf"))

@@ -76,6 +76,7 @@ def test_from_the_one_time_link_to_the_record(berth: Stack, page: Page) -> None:
     assert len(processes) >= 2, "vLLM has a server and an engine process"
     stop(page, berth, shoot, processes)
     look_at_the_record(page, berth, shoot)
+    foreseen_and_answered()
     assert page.complaints == []  # type: ignore[attr-defined]
 
 
@@ -270,6 +271,17 @@ def look_at_the_record(page: Page, berth: Stack, shoot: Camera) -> None:
     ]
     page.get_by_role("navigation", name="Main").get_by_role("link", name="Deployments").click()
     shoot(page, "list")
+
+
+def foreseen_and_answered() -> None:
+    """On a CPU the estimate is the engine's own count; the golden questions were asked beside all this."""
+    run = Deployment.objects.get(name=NAME).run
+    assert run.measured["kv_tokens"] == run.foreseen["kv_tokens"], (run.foreseen, run.measured)
+    assert run.measured["concurrency"] == pytest.approx(run.foreseen["concurrency"], abs=0.006)
+    assert run.residual_gib is None, "a size that was told teaches nothing"
+    answers = run.golden["answers"]
+    assert len(answers) == 3 and all(each["answer"] for each in answers), answers
+    assert run.golden["asked_at"] >= run.answer["at"]
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------

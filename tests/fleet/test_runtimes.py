@@ -11,10 +11,11 @@ from panel.accounts.actor import Actor
 from panel.accounts.models import User
 from panel.audit.models import Event
 from panel.core.errors import Conflict, Denied, Invalid
-from panel.fleet import reports, services, wire
+from panel.fleet import queries, reports, services, wire
 from panel.fleet.models import Host, InstallState, Job, Runtime, RuntimeInstall
 from panel.fleet.runtimes import install_checks
 from panel.fleet.runtimes import outcomes as runtime_outcomes
+from panel.fleet.runtimes import queries as runtime_queries
 from panel.fleet.runtimes import services as runtimes
 from panel.fleet.runtimes import users as runtime_users
 from panel.fleet.runtimes.users import Use
@@ -439,3 +440,26 @@ def test_states_are_the_ones_that_pages_know() -> None:
     from panel.fleet.runtimes.wording import BADGES
 
     assert set(BADGES) == set(InstallState.values)
+
+
+def test_a_search_goes_on_until_what_it_found_is_here(host: Host) -> None:
+    """The word that it ended comes before its result; no page says "no engine was found" between the two."""
+    job = services.order_job(host=host, task=services.look_task(host))
+
+    def looks() -> bool:
+        (view,) = queries.hosts()
+        assert (host.pk in runtime_queries.searching()) is view.searching
+        return view.searching
+
+    assert looks()
+    say(host, job, state="ended", exit_code=0, ended_at=2.0)
+    assert looks()
+    reports.take_result(host, job.pk, wire.JobResult.model_validate({"items": [FOUND]}))
+    assert not looks() and Runtime.objects.filter(host=host, present=True).exists()
+
+
+def test_a_search_whose_result_never_comes_is_over(host: Host) -> None:
+    job = services.order_job(host=host, task=services.look_task(host))
+    say(host, job, state="ended", exit_code=1, ended_at=2.0)
+    Job.objects.filter(pk=job.pk).update(ended_at=timezone.now() - timedelta(minutes=2))
+    assert not queries.hosts()[0].searching and not runtime_queries.searching()

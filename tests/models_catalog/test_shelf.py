@@ -296,6 +296,36 @@ def test_the_last_copy_of_a_stopped_deployment_needs_a_second_word(copy: Copy) -
     deleting.delete(copy, actor=actor("admin"), confirmed=True)
 
 
+@pytest.mark.parametrize("state", ["stopped", "ready"])
+def test_what_lies_in_the_same_folder_goes_with_it_and_counts(
+    copy: Copy, host: Host, state: str, client: Client
+) -> None:
+    model = CatalogModel.objects.create(name="acme/beside")
+    facts = {"format": "gguf", "tasks": ["generate"], "weight_bytes": 5}
+    form = Artifact.objects.create(
+        model=model, format="gguf", label="Q4_K_M", fingerprint="beside", size_bytes=5, facts=facts
+    )
+    inner = Copy.objects.create(artifact=form, host=host, path=f"{copy.path}/beside-Q4_K_M.gguf", root="/models")
+    Copy.objects.create(artifact=form, host=host, path=f"{copy.path}-2/x.gguf", root="/models", present=False)
+    row = builders.make_deployment(inner, "beside", state=state)
+    if state == "ready":
+        builders.make_run(row, inner)
+    client.force_login(User.objects.get_or_create(username="s-admin", defaults={"role": "admin"})[0])
+    page = client.get(reverse("model-delete-copy", args=[copy.pk])).content.decode()
+    assert reverse("model", args=[model.pk]) in page and "beside" in page
+    with pytest.raises(deleting.InUse if state == "ready" else deleting.Chosen) as caught:
+        deleting.delete(copy, actor=actor("admin"))
+    assert "beside" in caught.value.text
+    if state == "ready":
+        return
+    job = deleting.delete(copy, actor=actor("admin"), confirmed=True)
+    done = {"path": copy.path, "freed_bytes": 7, "refusal": None}
+    Job.objects.filter(pk=job.pk).update(state="ended", result=wire.JobResult(items=[done]).model_dump(mode="json"))
+    assert deleting.take(Job.objects.get(pk=job.pk))
+    inner.refresh_from_db()
+    assert not inner.present and inner.deleted_at is not None
+
+
 def test_what_others_need_too_does_not_come_back(copy: Copy) -> None:
     Copy.objects.update(extra={"own_bytes": 1 << 30})
     found = deleting.outlook(Copy.objects.get())
@@ -412,6 +442,18 @@ def test_the_table_says_what_fits(host: Host, tmp_path: Any) -> None:
     assert Artifact.objects.get().fits["best"] in ("fits", "tight", "unknown", "does_not_fit")
 
 
+def test_a_gguf_file_fits_no_machine_without_a_gpu(copy: Copy) -> None:
+    """Its room would be there, and no engine could calculate with it: nothing may say that it fits."""
+    Gpu.objects.all().delete()
+    machine = fits.Group("CPU", 64 << 10, 1, ("quay",), cpu=True)
+    whole = {**copy.artifact.facts, "format": "hf"}
+    as_gguf = ModelFacts.from_dict({**whole, "format": "gguf"})
+    assert len(fits.table(ModelFacts.from_dict(whole), [machine], "0.32.0")) == 1
+    assert fits.table(as_gguf, [machine], "0.32.0") == [] and fits.word(as_gguf, [machine], "0.32.0")["best"] == ""
+    card = fits.Group("NVIDIA L40S", 45 << 10, 1, ("quay",))
+    assert [row.group for row in fits.table(as_gguf, [machine, card], "0.32.0")] == [card]
+
+
 def names(**wish: str) -> list[str]:
     return [row.name for row in queries.listed(queries.Wish(**wish))]
 
@@ -459,7 +501,7 @@ def test_strange_facts_of_one_model_keep_no_other_from_its_estimate(
     def broken(facts: ModelFacts, *_: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(fits, "estimate", broken)
+    monkeypatch.setattr("models_catalog.estimate.estimate", broken)
     assert fits.freshen() == 2 and not fits.any_stale()
     client = Client()
     client.force_login(User.objects.get(pk=actor("viewer").id))

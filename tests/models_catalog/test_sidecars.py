@@ -15,7 +15,7 @@ from panel.audit.models import Event
 from panel.core.errors import Conflict, Denied, Invalid
 from panel.fleet import reports, wire
 from panel.fleet import services as fleet
-from panel.fleet.models import Host, Job, Runtime
+from panel.fleet.models import LOST_RESULT, Host, Job, Runtime
 from panel.fleet.runtimes import packages
 from tests.deployments import builders
 
@@ -215,7 +215,7 @@ def test_one_that_was_done_before_the_cancel_came_is_done(copy: Copy) -> None:
 
 def test_nothing_rests_for_ever(copy: Copy) -> None:
     row = services.start(copy, WISH, actor=None)
-    long_ago = timezone.now() - timedelta(seconds=2 * outcomes.LOST_RESULT_S)
+    long_ago = timezone.now() - 2 * LOST_RESULT
     Job.objects.filter(pk=row.job_id).update(state="ended", ended_at=long_ago)
     outcomes.sweep(every_s=0)
     row.refresh_from_db()
@@ -257,9 +257,17 @@ def shown(browser: Client, path: str) -> str:
 def test_the_model_page_explains_and_offers(copy: Copy, browser: Client) -> None:
     page = shown(browser, f"/models/{copy.artifact.model_id}/")
     assert "its kernels need a GPU" in page and "≈ 1.9 GiB" in page
+    assert page.index("Convert it to a Hugging Face folder: “Ways") < page.index("Longest context"), "what helps first"
+    assert "Without experts" not in page and "Chat and text" in page
+    assert page.index("/convert") < page.index("Longest context")
     assert f"/models/copies/{copy.pk}/convert" in page and "Serve it with llama.cpp" in page
     Runtime.objects.create(
-        host=copy.host, engine="llamacpp", executable="/opt/llama-server", version="b1", origin="path", refusal={"code": "engine_not_used_yet", "params": {}}
+        host=copy.host,
+        engine="llamacpp",
+        executable="/opt/llama-server",
+        version="b1",
+        origin="path",
+        refusal={"code": "engine_not_used_yet", "params": {}},
     )
     page = browser.get(f"/models/{copy.artifact.model_id}/").content.decode()
     assert "/opt/llama-server -m /models/tiny/tiny-Q8_0.gguf --host 127.0.0.1" in page
@@ -277,6 +285,7 @@ def test_from_the_question_to_the_page_of_it(copy: Copy, browser: Client) -> Non
         and "10.0 GiB free" in page
         and 'value="Tiny-1B-Instruct-float16"' in page
     )
+    assert "<b>float16 · ≈ 1.9 GiB</b>" in page and "<b>bfloat16 · ≈ 1.9 GiB</b>" in page, "two of one size"
     again = browser.post(where, {"dtype": "float16", "folder": "/models", "name": "../x"})
     assert again.status_code == 422
     began = browser.post(where, {"dtype": "float16", "folder": "/models", "name": "tiny-float16"})
@@ -285,7 +294,9 @@ def test_from_the_question_to_the_page_of_it(copy: Copy, browser: Client) -> Non
     assert "Waiting for the host" in browser.get(began["Location"]).content.decode()
     say(row, "running", progress={"phase": "reading", "done": 96, "total": 272, "passed": ["checking"], "note": ""})
     page = browser.get(began["Location"]).content.decode()
-    assert "Reading and unpacking weights" in page and 'id="ask-cancel"' in page
+    assert "Reading and unpacking weights" in page and 'id="ask-cancel"' in page and "96 / 272" in page
+    Conversion.objects.filter(pk=row.pk).update(created_at=timezone.now() - timedelta(seconds=70))
+    assert "asked 70 s ago" in shown(browser, began["Location"] + "?part=live"), "in the part that goes on"
     page = browser.get(f"/models/{copy.artifact.model_id}/").content.decode()
     assert f"/models/conversions/{row.pk}/" in page
     browser.post(f"/models/conversions/{row.pk}/cancel")
@@ -295,6 +306,20 @@ def test_from_the_question_to_the_page_of_it(copy: Copy, browser: Client) -> Non
     browser.post(f"/models/conversions/{row.pk}/again")
     row.refresh_from_db()
     assert row.tries == 2
+
+
+def test_the_folder_that_the_file_lies_in_is_the_first(copy: Copy, browser: Client) -> None:
+    """Others may not exist yet; and what was made says where it lies, not that it is beside the file."""
+    host = copy.host
+    host.facts = {**host.facts, "model_roots": ["/aaa/not-there", "/models"]}
+    host.save()
+    page = shown(browser, f"/models/copies/{copy.pk}/convert")
+    assert 'value="/models" checked' in page and 'value="/aaa/not-there" required' in page
+    row = services.start(copy, Wish("float16", "/aaa/not-there", "tiny"), actor=None)
+    Conversion.objects.filter(pk=row.pk).update(state="done")
+    page = shown(browser, f"/models/conversions/{row.pk}/")
+    assert "The GGUF file is as it was." in page and "/aaa/not-there/tiny" in page
+    assert "beside" not in page
 
 
 def test_where_it_cannot_be_it_says_so(copy: Copy, browser: Client) -> None:

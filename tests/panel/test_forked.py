@@ -153,3 +153,21 @@ def test_a_process_with_threads_makes_no_copies(tmp_path: Path) -> None:
         """,
     )
     assert out.split() == ["True", "False", "True"]
+
+
+def test_nothing_is_loaded_for_all_that_only_tests_or_one_asker_need(tmp_path: Path) -> None:
+    out = run(
+        tmp_path,
+        """
+        import django
+        django.setup()
+        from panel.supervisor import load_programs
+        load_programs()
+        few = {"httpx", "rich", "jinja2", "unittest", "django.test", "huggingface_hub"}
+        print("too much:", sorted(few & set(sys.modules)))
+        import django.test
+        from django.test import signals
+        print(django.test.Client.__module__, signals.setting_changed is not None)
+        """,
+    )
+    assert out.splitlines() == ["too much: []", "django.test.client True"]

@@ -146,7 +146,7 @@ RULES = (
         (
             put("model", "=gguf_file", 75, say=_("Give the GGUF file itself, not its folder.")),
             put("model", "=path_with_config", 60, say=_("Give the folder that holds config.json.")),
-            runtime(_("Serve a GGUF file with llama.cpp."), 55),
+            host(_("Serve a GGUF file with llama.cpp, outside Berth."), chance=55, name="llamacpp"),
         ),
     ),
     Rule(
@@ -295,7 +295,10 @@ RULES = (
             "ValueError: Unsupported load format: gguf",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] plugin vllm-gguf-plugin is active",),
-        (package("vllm-gguf-plugin", 80), runtime(_("Serve this file with llama.cpp."), 70)),
+        (
+            package("vllm-gguf-plugin", 80),
+            host(_("Serve this file with llama.cpp, outside Berth."), chance=70, name="llamacpp"),
+        ),
         versions="0.23–",
     ),
     Rule(

@@ -1,6 +1,6 @@
 """vLLM: quantisation, number formats, attention, GGUF files."""
 
-from deployments.diagnosis.rule import Rule, drop, env, model, put, runtime
+from deployments.diagnosis.rule import Rule, drop, env, host, model, put, runtime
 from deployments.diagnosis.rule import gettext_noop as _
 
 OTHER_FORMAT = _("Use another quantised file of this model.")
@@ -22,7 +22,10 @@ RULES = (
             "RuntimeError: Unknown gguf model_type: gemma3n",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] gguf architecture: llama",),
-        (runtime(_("Serve this file with llama.cpp."), 80), model(_("Use the model's safetensors files."), 70)),
+        (
+            host(_("Serve this file with llama.cpp, outside Berth."), chance=80, name="llamacpp"),
+            model(_("Use the model's safetensors files."), 70),
+        ),
     ),
     Rule(
         "gguf.unsupported_tensor",
@@ -35,7 +38,11 @@ RULES = (
             "KeyError: 'model.embed_tokens.qweight_type'",
         ),
         ("ValueError: There is no module or parameter named 'layers.1' in LlamaModel",),
-        (runtime(NEWER, 60), runtime(_("Serve this file with llama.cpp."), 75), model(OTHER_FORMAT)),
+        (
+            runtime(NEWER, 60),
+            host(_("Serve this file with llama.cpp, outside Berth."), chance=75, name="llamacpp"),
+            model(OTHER_FORMAT),
+        ),
     ),
     Rule(
         "gpu.gguf_no_cpu_kernels",
@@ -48,7 +55,10 @@ RULES = (
             "RuntimeError: ggml_dequantize is only implemented for CUDA",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] Triton kernels for CUDA are used",),
-        (runtime(_("Serve this file with llama.cpp."), 85), model(_("Use the model's safetensors files."), 70)),
+        (
+            host(_("Serve this file with llama.cpp, outside Berth."), chance=85, name="llamacpp"),
+            model(_("Use the model's safetensors files."), 70),
+        ),
     ),
     Rule(
         "quant.mismatch",

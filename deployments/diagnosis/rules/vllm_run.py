@@ -24,7 +24,7 @@ RULES = (
         ("INFO 01-01 10:00:00 [x.py:1] sm_90 kernels are used",),
         (
             runtime(_("Use a build made for this generation of GPUs."), 75),
-            runtime(_("On an old GPU, use llama.cpp."), 50),
+            host(_("On an old GPU, use llama.cpp, outside Berth."), chance=50, name="llamacpp"),
         ),
     ),
     Rule(

@@ -15,7 +15,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from panel.fleet.agent import sidecar, sidecar_order
 from panel.fleet.agent.config import Config
 from panel.fleet.agent.guard import Refused
 from panel.fleet.agent.install_pip import Teller
-from panel.fleet.agent.provision import locked
+from panel.fleet.agent.provision import SetupProblem, locked
 from panel.fleet.agent.sidecar_job import carried_out
 from panel.fleet.wire import ConvertTask, JobResult
 from panel.fleet.wire_models import BESIDE_WEIGHTS_MIB, DTYPE_BYTES
@@ -73,9 +73,10 @@ def _convert(settings: Config, task: ConvertTask, teller: Teller) -> list[dict[s
     base = Path(task.folder)
     base.mkdir(parents=True, exist_ok=True)
     size = size_of(parts, task.dtype)
-    require(base, size)
     work = base / WORK
     work.mkdir(mode=0o700, exist_ok=True)
+    tidy(work)
+    require(base, size)
     name = f"{target.name}-{hashlib.sha256(task.name.encode()).hexdigest()[:12]}"
     with locked(work, name, wait_s=5.0) as lock:
         draft = work / name
@@ -94,6 +95,14 @@ def _convert(settings: Config, task: ConvertTask, teller: Teller) -> list[dict[s
     root = next((root for root in roots if target.resolve().is_relative_to(root.resolve())), base)
     items = scan_roots([root], known=settings.folder / "models.sqlite3")
     return [dict(item) for item in items if item["format"] == "hf" and item["path"] == str(target)]
+
+
+def tidy(work: Path) -> None:
+    """Remove what kills left, also of other conversions: it may be the room that this one needs."""
+    for draft in work.iterdir():
+        if draft.is_dir() and not draft.is_symlink():
+            with suppress(SetupProblem), locked(work, draft.name, wait_s=-1.0):  # who is at work holds the lock
+                shutil.rmtree(draft, ignore_errors=True)
 
 
 def place(draft: Path, target: Path, size: int) -> None:

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 GONE = ".removed-"  # beginning of the names of what is being deleted
 SIGNS = (".json", ".safetensors", ".gguf", ".bin", ".pt", ".pth", ".model", ".incomplete")  # of a model's folder
 MOST_LINKS = 200_000
+LONGEST = 255  # bytes of a name
 
 
 @dataclass(frozen=True)
@@ -169,15 +170,19 @@ def _parts(path: Path) -> list[Path]:
 
 def _size(path: Path) -> int:
     """Bytes of the disk that go with this name."""
-    info = path.lstat()
-    return info.st_blocks * 512 if stat.S_ISREG(info.st_mode) and info.st_nlink == 1 else 0
+    with contextlib.suppress(FileNotFoundError):  # another deletion in the same folder finished it
+        info = path.lstat()
+        return info.st_blocks * 512 if stat.S_ISREG(info.st_mode) and info.st_nlink == 1 else 0
+    return 0
 
 
 def _away(path: Path) -> int:
     """Remove a file or a whole folder, links in it as links."""
-    for old in path.parent.glob(f"{GONE}*"):  # what a kill left
-        _erase(old)
-    gone = path.with_name(f"{GONE}{path.name}"[:250])
+    for old in path.parent.glob(f"{GONE}*"):  # what a kill left, or what another deletion is at; both may erase it
+        with contextlib.suppress(OSError):  # what cannot go, of another user say, keeps nothing else here
+            _erase(old)
+    name = os.fsencode(path.name)[: LONGEST - len(GONE)]  # the disk counts bytes, and may cut a sign in two
+    gone = path.with_name(GONE + name.decode("utf-8", "ignore"))
     path.rename(gone)
     return _erase(gone)
 
@@ -185,10 +190,12 @@ def _away(path: Path) -> int:
 def _erase(path: Path) -> int:
     if path.is_symlink() or not path.is_dir():
         freed = _size(path)
-        path.unlink()
+        path.unlink(missing_ok=True)
         return freed
     freed = sum(_size(Path(top, name)) for top, _folders, files in os.walk(path) for name in files)
-    shutil.rmtree(path)
+    while os.path.lexists(path):
+        with contextlib.suppress(FileNotFoundError):  # another deletion takes the same away: each goes on until it is
+            shutil.rmtree(path)
     return freed
 
 

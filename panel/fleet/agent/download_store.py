@@ -159,7 +159,7 @@ class Store:
             aim = os.path.relpath(self.base(file), link.parent)
             if link.is_symlink() and os.readlink(link) == aim:  # noqa: PTH115
                 continue
-            draft = link.with_name(f".{link.name}.berth")
+            draft = link.with_name(f".{file.sum}.berth")  # a name of full length has no room for an ending
             draft.unlink(missing_ok=True)
             draft.symlink_to(aim)
             draft.rename(link)

@@ -65,9 +65,7 @@ class Nvml:
 
     def __init__(self) -> None:
         self._open = False
-        self._links: dict[
-            tuple[str, ...], list[list[str] | None]
-        ] = {}  # by all their uuids
+        self._links: dict[tuple[str, ...], list[list[str] | None]] = {}  # by all their uuids
 
     def read(self, job_of: Callable[[int], str | None]) -> Reading:
         """Ask once. `job_of` names the job that a process belongs to."""

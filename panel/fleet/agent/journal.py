@@ -81,7 +81,7 @@ class Record:
     accepted_at: float = 0.0
     grace_s: float = 30.0
     argv: list[str] = field(default_factory=list)
-    reads: str = ""  # what an engine reads although its command does not name it
+    reads: str = ""  # a model that it reads although its command does not name it
     port: int | None = None
     host: str = "127.0.0.1"
     shim: list[int | str] | None = None

@@ -168,6 +168,8 @@ class Spawner:
         request.write_text(json.dumps(task.model_dump(mode="json", exclude={"secret_env"})))
         record.argv = [sys.executable, "-m", "panel.fleet.agent.task", task.kind]
         record.argv += [str(self.config.folder.resolve()), str(request)]
+        if isinstance(task, SidecarTask | ConvertTask):
+            record.reads = task.path
         env = self._task_env(record.id)
         if isinstance(
             task, InstallTask | PackageTask

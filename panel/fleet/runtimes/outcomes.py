@@ -15,10 +15,9 @@ from django.utils import timezone
 
 from panel import audit
 from panel.fleet import live, services, wire
-from panel.fleet.models import InstallState, Job, Runtime, RuntimeInstall
+from panel.fleet.models import LOST_RESULT, InstallState, Job, Runtime, RuntimeInstall
 from panel.fleet.runtimes.services import ACTIVE, STOP_GRACE_S, announce
 
-LOST_RESULT_S = 60.0  # a job that ended this long ago and has no result will not get one
 REMOVE_LIMIT_S = 900.0
 
 
@@ -124,7 +123,7 @@ def _end_removal(job: Job, refusal: dict[str, Any] | None) -> None:
 def sweep() -> None:
     """End what is past its deadline and what ended without a word. Called by the ticker, cheap when nothing goes on."""
     now = timezone.now()
-    silent = now - timedelta(seconds=LOST_RESULT_S)
+    silent = now - LOST_RESULT
     going = RuntimeInstall.objects.filter(state__in=ACTIVE)
     for pk, host_id in going.filter(deadline_at__lt=now).values_list("pk", "host_id"):
         _give_up(pk, host_id, "install.deadline", stop=True)

@@ -20,7 +20,6 @@ from panel.fleet.runtimes import sources
 from panel.fleet.runtimes.services import REMOVABLE, STOP_GRACE_S, CannotInstall, admins_only
 
 SHOWN = timedelta(days=2)  # how long a failure is worth showing
-LOST_RESULT = timedelta(seconds=60)
 
 
 class NotManaged(Conflict):
@@ -130,8 +129,7 @@ def _told(job: Job) -> Adding | None:
         return Adding(False, refusal.model_dump(mode="json")) if refusal is not None else None
     if job.never_ran:
         return Adding(False, job.status.get("refusal") or {"code": "stopped", "params": {}})
-    late = job.state in wire.JOB_OVER and (job.ended_at is None or job.ended_at < timezone.now() - LOST_RESULT)
-    return Adding(False, {"code": "task_failed", "params": {}}) if late else Adding(True)
+    return Adding(False, {"code": "task_failed", "params": {}}) if job.lost_result else Adding(True)
 
 
 def take_result(job: Job, result: wire.JobResult) -> None:

@@ -5,7 +5,8 @@ import uuid
 from django.db.models import F, Func, IntegerField, Prefetch, QuerySet
 
 from panel.core.errors import NotFound
-from panel.fleet.models import Gpu, Host, Runtime, RuntimeInstall
+from panel.fleet import queries as fleet
+from panel.fleet.models import Gpu, Host, Job, Runtime, RuntimeInstall
 from panel.fleet.runtimes.services import ACTIVE
 
 RECENT = 8  # installs that are over and still shown on the page of all engines
@@ -25,11 +26,9 @@ def hosts() -> list[Host]:
 
 
 def searching() -> set[int]:
-    """Hosts that look for engines now."""
-    rows = Host.objects.filter(
-        jobs__kind="runtimes", jobs__open=True, jobs__state__in=["ordered", "starting", "running"]
-    )
-    return set(rows.values_list("pk", flat=True))
+    """Hosts that look for engines now, or have ended it and not yet told what they found."""
+    jobs = Job.objects.filter(kind="runtimes", open=True).defer("order", "secrets")
+    return {job.host_id for job in jobs if fleet.searches(job)}
 
 
 def going() -> list[RuntimeInstall]:

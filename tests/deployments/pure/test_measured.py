@@ -151,3 +151,19 @@ def test_the_planner_asks_with_the_lesson_of_the_place() -> None:
     assert plain is not None
     assert corrected is not None
     assert corrected.ranks[0].kv.value == pytest.approx((plain.ranks[0].kv.value or 0) + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("after", "error"),
+    [
+        ({"concurrency": 50.0, "context": 8192}, 0.2),
+        ({"concurrency": 12.5, "context": 32_768}, None),
+        ({"concurrency": 12.5, "max_model_len": 32_768}, None),
+        ({"concurrency": 50.0}, 0.2),
+        ({"context": 8192}, None),
+        ({"concurrency": 0, "context": 8192}, None),
+    ],
+)
+def test_requests_of_another_length_are_not_compared(after: dict[str, Any], error: float | None) -> None:
+    found = measured.error("concurrency", {"concurrency": 60.0, "context": 8192}, after)
+    assert found == (None if error is None else pytest.approx(error))

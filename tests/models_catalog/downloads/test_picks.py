@@ -117,6 +117,19 @@ def test_the_configuration_says_more_than_the_size() -> None:
     assert (small.verdict, large.verdict) == ("does_not_fit", "fits")
 
 
+def test_a_configuration_that_no_model_has_leaves_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    wish = choice(14, "hf")
+    facts = facts_of(wish, LLAMA)
+    assert facts.geometry is not None
+    monkeypatch.setattr("models_catalog.estimate.estimate", broken)
+    assert fit(wish, facts, Machine("quay", (("NVIDIA L40S", 46_068),), 64_000, None)).verdict == "fits"
+
+
 def test_the_disk_counts_too() -> None:
     found = fit(choice(10), facts_of(choice(10), {}), Machine("quay", (), 64_000, 5_000))
-    assert (found.disk, found.disk_missing_mib) == (False, 10 * 1024 + 256 - 5_000)
+    assert found.disk is False
+    enough = Machine("quay", (), 64_000, 10 * 1024 + 256)
+    assert fit(choice(10), facts_of(choice(10), {}), enough).disk is True

@@ -1,14 +1,17 @@
 """The pages: what they say, what their buttons do, and that a list costs the same for more rows."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from models_catalog.downloads import access, services
 from models_catalog.downloads.models import Download, HubAccess
+from models_catalog.models import Artifact, CatalogModel, Copy
 from panel.accounts.actor import Actor
 from panel.accounts.models import User
 from panel.fleet.models import Host
@@ -52,6 +55,12 @@ def test_the_starters_are_named_with_size_and_where_they_fit(hub: Hub, host: Hos
     assert shown.count('name="repo"') == 3
 
 
+def test_a_page_without_downloads_names_no_ended_ones(host: Host, otto: Actor, wish: Make, browser: Client) -> None:
+    assert '<h2 id="re-h">Downloads</h2>' in text(browser.get("/models/downloads/"))
+    services.start(host, wish(), actor=otto)
+    assert '<h2 id="re-h">Ended</h2>' in text(browser.get("/models/downloads/"))
+
+
 def test_one_click_fetches_a_starter(hub: Hub, host: Host, browser: Client) -> None:
     answer = browser.post("/models/downloads/quick", {"source": "huggingface", "repo": "acme/tiny"})
     row = Download.objects.get()
@@ -66,6 +75,25 @@ def test_a_model_with_its_forms_and_where_each_fits(hub: Hub, host: Host, browse
     assert "48.8 GiB free" in shown
 
 
+def test_the_form_says_what_is_there_already(hub: Hub, host: Host, browser: Client) -> None:
+    """A model is not fetched twice without a word; another of the same name, or one that is gone, is none of it."""
+    assert "Already there" not in text(browser.get(NEW + "acme/tiny"))
+    model = CatalogModel.objects.create(name="tiny")
+
+    def lies(path: str, format_: str, size: int) -> None:
+        form = Artifact.objects.create(model=model, format=format_, label="x", fingerprint=path, size_bytes=size)
+        Copy.objects.create(artifact=form, host=host, path=path, root="/srv", usable=True)
+
+    lies("/srv/hf/hub/models--acme--tiny/snapshots/abc", "hf", 5000)
+    lies("/srv/models/tiny-Q8_0.gguf", "gguf", 6000)
+    lies("/srv/models/other/tiny-Q4_K_M.gguf", "gguf", 300_000)
+    assert text(browser.get(NEW + "acme/tiny")).count("Already there:") == 1
+    shown = text(browser.get(NEW + "acme/tiny-gguf"))
+    assert shown.count("Already there:") == 1 and "quay: /srv/models/tiny-Q8_0.gguf" in shown
+    Copy.objects.update(present=False)
+    assert "Already there" not in text(browser.get(NEW + "acme/tiny-gguf"))
+
+
 def test_the_form_makes_the_download(hub: Hub, host: Host, browser: Client) -> None:
     form = {"source": "huggingface", "repo": "acme/tiny-gguf", "ref": "main", "choice": "gguf:tiny-Q8_0",
             "place": f"{host.pk}:{FOLDERS[1]}", "limit_mib_s": "2.5"}  # fmt: skip
@@ -78,17 +106,15 @@ def test_the_form_makes_the_download(hub: Hub, host: Host, browser: Client) -> N
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"place": "1:/etc"}, "not there any more"),
+        ({"place": "999999:/etc"}, "not there any more"),
         ({"place": "x"}, "Choose a host and a folder"),
         ({"choice": "gguf:none"}, "not there any more"),
-        ({"limit_mib_s": "-1"}, "0"),
+        ({"limit_mib_s": "-1"}, "greater than or equal to 0"),
     ],
 )
 def test_a_wrong_form_says_why(hub: Hub, host: Host, browser: Client, change: dict[str, str], words: str) -> None:
     form = {"source": "huggingface", "repo": "acme/tiny-gguf", "choice": "gguf:tiny-Q8_0",
             "place": f"{host.pk}:{FOLDERS[1]}"} | change  # fmt: skip
-    if change.get("place") == "1:/etc":
-        form["place"] = "999999:/etc"
     answer = browser.post("/models/downloads/new", form)
     assert answer.status_code == 422 and words in text(answer) and not Download.objects.exists()
 
@@ -98,7 +124,10 @@ def test_without_a_network_there_are_commands(host: Host, browser: Client, setti
     shown = text(browser.get(NEW + "acme/tiny"))
     assert "cannot be reached" in shown and "hf download acme/tiny --revision main --cache-dir ." in shown
     assert "rsync -a --partial ./models--acme--tiny quay:/srv/hf/hub/" in shown and "Look for models" in shown
-    assert "cannot be reached" in text(browser.get("/models/downloads/find?q=tiny"))
+    assert "ssh quay &#x27;mkdir -p /srv/hf/hub&#x27;" in shown  # rsync makes no long path
+    assert "programs hf, ssh and rsync. On quay itself leave out “ssh quay” and “quay:”" in shown
+    shown = text(browser.get("/models/downloads/find?q=tiny"))
+    assert "cannot be reached" in shown and "Code: download.offline" in shown
 
 
 def test_what_is_not_there_and_what_is_gated(hub: Hub, host: Host, browser: Client) -> None:
@@ -115,6 +144,8 @@ def test_one_download_from_the_queue_to_the_end(hub: Hub, host: Host, browser: C
     moving = {"phase": "downloading", "done": 2000, "total": 5000, "passed": ["checking"], "rate": 100.0}
     say(host, row.job, progress=moving)
     shown = text(browser.get(where))
+    Download.objects.filter(pk=row.pk).update(created_at=timezone.now() - timedelta(seconds=70))
+    assert "asked 70 s ago" in text(browser.get(where + "?part=live")), "in the part that goes on"
     assert "100 B/s" in shown and "30 s left" in shown and 'value="40"' in shown
     browser.post(where + "pause")
     result(host, row.job, code="stopped")

@@ -147,3 +147,11 @@ def test_the_words_are_for_the_reader() -> None:
     with translation.override("en"):
         shown = contexts.trouble(HubTrouble("server_error", host="hub.example", what="json"))["words"]
     assert "json" not in shown.text and HubAt(Source.HUGGINGFACE, "https://mirror.example").mirror == "mirror.example"
+
+
+@pytest.mark.parametrize("code", sorted(wording.NETWORK - {"download.tls", "download.proxy"}))
+def test_a_hub_that_is_not_reached_leads_to_the_settings_of_either_hub(code: str) -> None:
+    """Whoever asked ModelScope finds nothing at the setting of the other one."""
+    for words in (wording.failure, wording.asked):
+        hint = words({"code": code, "params": {"host": "hub.example", "silent_s": 60}}).hint
+        assert "BERTH_MODELSCOPE_ENDPOINT" in hint and "HF_ENDPOINT" in hint
