@@ -37,6 +37,11 @@ SAID: dict[str, Said] = {
         _("Precision of the KV cache"),
         _("How exactly conversations are kept. In FP8 twice as many fit; answers may differ a little."),
     ),
+    "calculate_kv_scales": Said(
+        "memory",
+        _("Measure scales of the KV cache"),
+        _("With an FP8 cache: its scales are measured while the first question is read, where the model brings none."),
+    ),
     "kv_cache_dtype_skip_layers": Said(
         "memory",
         _("Layers kept exact"),
