@@ -36,14 +36,25 @@ class Setting:
         return PREFIX + self.name
 
 
+@dataclass(frozen=True)
+class Group:
+    key: str
+    title: str
+    rows: tuple[Setting, ...]
+
+    @property
+    def chosen(self) -> bool:
+        """Whether any of them is set."""
+        return any(row.value for row in self.rows)
+
+
 @dataclass
 class Page:
     """All rows: those in plain words by group, those that are set beside them, and the names of the rest."""
 
-    groups: list[tuple[str, list[Setting]]] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
     set_too: list[Setting] = field(default_factory=list)
     rest: list[Setting] = field(default_factory=list)
-    count: int = 0
     chosen: int = 0
 
 
@@ -56,8 +67,7 @@ def page(schema: Schema, values: dict[str, Any], *, rest: bool = True) -> Page:
         option = schema.get(name)
         if option is not None and not option.denied:
             by_group.setdefault(said.group, []).append(_setting(option, hidden.get(name)))
-    found.groups = [(gettext(GROUPS[group]), rows) for group, rows in by_group.items()]
-    found.count = sum(map(len, by_group.values()))
+    found.groups = [Group(key, gettext(GROUPS[key]), tuple(rows)) for key, rows in by_group.items()]
     for name, value in hidden.items():
         option = schema.get(name)
         if name not in SAID or option is None:

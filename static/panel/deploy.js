@@ -127,6 +127,11 @@
     follow(false);
   });
 
+  // --- the engine's settings: a search looks into every group -----------------------------------------------------------
+  form.addEventListener('input', e => {
+    if (e.target.matches('#expert [type=search]') && e.target.value) $$('details.settings').forEach(group => { group.open = true });
+  });
+
   // --- proposed changes -------------------------------------------------------------------------------------------------
   function put(name, value) {
     const radio = $(`[type=radio][name="${CSS.escape(name)}"][value="${CSS.escape(value)}"]`, form);

@@ -62,7 +62,7 @@ def test_the_settings_in_plain_words_are_some_forty_that_a_current_engine_has_an
 
 def test_every_option_that_may_be_set_is_on_the_page_once() -> None:
     page = expert.page(SCHEMA, {"numa_bind": True, "block_size": 32})
-    rows = [row.name for _title, group in page.groups for row in group]
+    rows = [row.name for group in page.groups for row in group.rows]
     names = [*rows, *(row.name for row in [*page.set_too, *page.rest])]
     assert len(names) == len(set(names)) and page.chosen == 2
     assert set(names) == {option.name for option in SCHEMA.options if not option.denied} - expert.OWN_FIELDS
@@ -84,7 +84,7 @@ def test_what_a_page_shows_comes_back_as_it_was(option: Any, data: Any) -> None:
     if option.many and option.kind != "json":
         value = [value]
     shown = expert.page(SCHEMA, {option.name: value})
-    rows = [row for _title, group in shown.groups for row in group] + shown.set_too
+    rows = [row for group in shown.groups for row in group.rows] + shown.set_too
     text = next(row.value for row in rows if row.name == option.name)
     assert expert.read({f"o.{option.name}": text}, {option.name: value}, SCHEMA) == {option.name: value}
     typed = expert.read({f"o.{option.name}": text}, {}, SCHEMA)[option.name]
