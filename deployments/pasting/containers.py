@@ -178,7 +178,7 @@ def read_compose(text: str) -> Start | None:
     if not _COMPOSE.search(text[:_PROBE]) or len(text) > LONGEST_FILE:
         return None
     try:
-        value = yaml.load(text, Loader=_Loader)
+        value = _Loader(text).get_single_data()
     except (yaml.YAMLError, ValueError, RecursionError, TypeError):
         return None
     services = value.get("services") if isinstance(value, dict) else None

@@ -30,6 +30,7 @@ NAMES = set(
     curl pip venv conda shim SIGTERM SIGKILL TERM KILL UUID IP IPv DNS NFS HF ID id root sudo nightly Docker NVML USB PCI
     PATH vllm sglang llamacpp ollama FlashInfer OpenAPI NTP iOS LTS Ubuntu Debian Idempotency-Key GET POST PUT PATCH DELETE
     llama-server berth-agent agent-wheels main Accept-Language Accept Bearer Authorization
+    ModelScope modelscope hf ssh rsync README compose Compose docker bos
     Chrome Firefox Safari Edge Chromium macOS Windows Android iPhone iPad Ctrl Esc Enter Tab UTC ASCII UTF v MCP
         """,
     )
@@ -123,6 +124,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
     elif isinstance(value, str):
         yield " ".join(value.split())
+        yield from (" ".join(line.split()) for line in value.splitlines())
         if value[:1] in "[{":
             try:
                 yield from _texts(json.loads(value))

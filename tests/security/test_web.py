@@ -171,7 +171,10 @@ def test_no_template_switches_escaping_off() -> None:
 
 
 def test_nothing_reads_pickles_or_runs_text() -> None:
-    """Of what the panel, the agent and the door are made of: no pickle, no eval, no shell, no YAML that makes objects."""
+    """Of what the panel, the agent and the door are made of: no pickle, no eval, no shell, no YAML that makes objects.
+
+    Chat templates are run by one file alone, which is a process of its own in a sandbox.
+    """
     bad = re.compile(
         r"\b(pickle|cloudpickle|dill|shelve)\b|(?<![\w.])(eval|exec)\(|shell=True|os\.system|os\.popen|yaml\.(unsafe_)?load\(|verify=False|jinja2"
     )
@@ -180,6 +183,6 @@ def test_nothing_reads_pickles_or_runs_text() -> None:
         for room in ("panel", "deployments", "models_catalog")
         for path in (ROOT / room).rglob("*.py")
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if bad.search(line.split("#")[0])
+        if bad.search(line.split("#")[0]) and not (path.name == "chat_child.py" and "jinja2" in line)
     ]
     assert found == []
