@@ -1,25 +1,29 @@
 """What the deploy form and its plan show: models to choose, places, and what would happen. Nothing is written here."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from django.http import QueryDict
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from deployments import queries
+from deployments import contexts_bar, expert, queries
 from deployments.contexts import candidates, changes
 from deployments.contexts_convert import conversions
 from deployments.contexts_measured import corrected_by
 from deployments.engines.base import version_key
-from deployments.forms import DeploymentForm
+from deployments.engines.options import Schema
+from deployments.forms import OPTION_FIELDS, DeploymentForm
 from deployments.measured import launches_of
 from deployments.models import Deployment
 from deployments.planner.asked import asked_of
-from deployments.preflight import Check, named
+from deployments.preflight import Check, named, runtime_facts
 from deployments.spec import NAME, DeploymentSpec
 from deployments.wording import words
 from models_catalog import queries as catalog
+from models_catalog.contexts import fits_word
 from models_catalog.estimate import Amount
 from models_catalog.models import Artifact, Copy
 from models_catalog.serving import obstacles
@@ -36,6 +40,7 @@ EXPERT = (
     "runtime",
     "device",
     "gpus",
+    "max_num_seqs",
     "gpu_memory_utilization",
     "kv_cache_gib",
     "dtype",
@@ -57,8 +62,18 @@ def form(deploy: DeploymentForm, row: Deployment | None, actor: Any) -> dict[str
         "hosts": list(Host.objects.only("pk", "name")),
         "runtimes": _runtimes(str(deploy["runtime"].value() or "")),
         "chosen_gpus": deploy["gpus"].value() or [],
+        "settings": expert.page(deploy.schema, deploy.options_shown()),
         "expert_open": expert_errors or row is not None,
     }
+
+
+def schema_for(runtime: str) -> Schema:
+    """What the chosen engine's parser knows, else that of the newest. Two queries."""
+    rows = Runtime.objects.filter(engine="vllm", present=True, refusal__isnull=True)
+    if runtime.isdecimal() and len(runtime) < 10:
+        rows = rows.filter(pk=int(runtime)) or rows
+    newest = max(rows.defer("flags"), key=lambda row: version_key(row.version), default=None)
+    return runtime_facts(newest).schema if newest is not None else Schema()
 
 
 def _runtimes(chosen: str) -> list[dict[str, Any]]:
@@ -104,12 +119,15 @@ def _choice(artifact: Artifact, copies: list[Copy], engines: Sequence[Runtime], 
     where = ", ".join(sorted({copy.host.name for copy in copies if copy.usable} or {copy.host.name for copy in copies}))
     obstacle = next(iter(obstacles(artifact, copies, engines)), None)
     is_chosen = str(artifact.pk) == chosen
+    kind, word, on = fits_word(artifact.fits) if obstacle is None else ("", "", "")
     return {
         "artifact": artifact,
         "id": artifact.pk,
         "name": artifact.model.name,
         "chosen": is_chosen,
-        "facts": " · ".join(part for part in (size(artifact.size_bytes), artifact.label, where) if part),
+        "facts": " · ".join(part for part in (size(artifact.size_bytes), artifact.label, where, on) if part),
+        "fits_kind": kind,
+        "fits_word": word,
         "problem": of_serving(obstacle).text if obstacle else "",
         # An engine or its plugin may still come, and the settings of a deployment keep the model that they have.
         "closed": obstacle is not None and obstacle["code"] not in STILL_OPEN and not is_chosen,
@@ -123,7 +141,13 @@ def gpu_choices() -> list[tuple[str, str]]:
 
 def first_values(artifact: str) -> dict[str, Any]:
     """The form as it opens: the model that was clicked, and a name made of the model's."""
-    values: dict[str, Any] = {"device": "auto", "task": "generate", "restart": "on_failure", "gpu_count": 1}
+    values: dict[str, Any] = {
+        "device": "auto",
+        "task": "generate",
+        "priority": "quality",
+        "restart": "on_failure",
+        "gpu_count": 1,
+    }
     found = None
     if artifact.isdecimal() and len(artifact) < 19:
         found = Artifact.objects.select_related("model").filter(pk=int(artifact)).first()
@@ -150,6 +174,20 @@ def free_name(model: str, taken: set[str]) -> str:
     return name if NAME.match(name) else "model"
 
 
+def applied(data: QueryDict) -> QueryDict:
+    """What was sent, with a proposed change put in where its button was pressed without scripts."""
+    try:
+        patch = json.loads(data.get("apply") or "{}")
+    except (ValueError, RecursionError):
+        return data
+    if not isinstance(patch, dict) or not patch:
+        return data
+    changed = data.copy()
+    for name, value in list(patch.items())[:50]:
+        changed[str(name)] = str(value)
+    return changed
+
+
 def incomplete(deploy: DeploymentForm, bad: Invalid | None = None) -> dict[str, Any]:
     """The plan's place while the form does not say enough."""
     return {"form": deploy, "bad": bad, "problems": list(bad.fields.values()) if bad else []}
@@ -163,7 +201,8 @@ def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
         "later": check.retryable,
         "reason": reason,
         "candidates": candidates(check.reason or {"params": {"candidates": elsewhere}}),
-        "changes": changes(check.reason),
+        "changes": _changes(check, spec),
+        **contexts_bar.bars(check, spec),
         "command": check.preview(),
     }
     if not check.ok:
@@ -176,22 +215,66 @@ def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
         "where": f"{check.host.name}, {gpus or _('CPU')}",
         "engine": engine(check.runtime),
         "engine_why": _("the newest that fits") if spec.runtime_id is None else _("chosen in these settings"),
+        "room": _room(check),
         "facts": [*_capacity(check, spec), *_reserved(check)],
         "notes": [said for note in notes if (said := words(note.as_dict())) is not None],
         "learned_note": corrected_by(launches_of(check.placement.plan)),
     }
 
 
-def _capacity(check: Check, spec: DeploymentSpec) -> list[tuple[str, str, str]]:
-    """How many conversations and how long, by the estimate; nothing where there is none."""
-    placed, facts = check.placement, []
+def _changes(check: Check, spec: DeploymentSpec) -> list[dict[str, Any]]:
+    """What would make it fit; one that is a change of these settings comes with the form's fields for it."""
+    patches = [field_values(change.patch, spec) if change.patch else {} for change in check.changes]
+    said = changes(check.reason)
+    found = [
+        {"text": one.text, "hint": one.hint, "patch": json.dumps(patch) if patch else ""}
+        for one, patch in zip(said, patches, strict=True)
+    ]
+    most = check.outlook.most.value if check.outlook is not None and check.outlook.most is not None else 0
+    if not check.ok and 1 <= most < (spec.people or 0):
+        text = _("For at most %(people)s people at the same time it fits.") % {"people": ngroup(most)}
+        found.append({"text": text, "hint": "", "patch": json.dumps({"people": str(most)})})
+    return found
+
+
+def field_values(patch: Mapping[str, Any], spec: DeploymentSpec) -> dict[str, str]:
+    """A patch of the spec as the form's fields."""
+    found = {"artifact" if name == "artifact_id" else name: patch[name] for name in patch if name != "options"}
+    options = patch.get("options", spec.options)
+    for name in {*options, *spec.options}:
+        if options.get(name) != spec.options.get(name):
+            found[name if name in OPTION_FIELDS else expert.PREFIX + name] = options.get(name)
+    return {name: _text(value) for name, value in sorted(found.items())}
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _room(check: Check) -> dict[str, str]:
+    """How many conversations, by the estimate; the page's script follows the sliders in it. May be empty."""
+    placed = check.placement
     assert placed is not None
-    if placed.people is not None and placed.people.value is not None and placed.context:
-        told = _("of %(context)s tokens each") % {"context": ngroup(placed.context)}
-        facts.append((_("Conversations at once"), approx(ngroup(placed.people.value)), _surely(told, placed.people)))
-    if placed.longest is not None and placed.longest.value:
-        facts.append((_("Longest conversation"), *_longest(placed.longest, asked_of(spec).context)))
-    return facts
+    if placed.people is None or placed.people.value is None or not placed.context:
+        return {}
+    people, low = ngroup(placed.people.value), placed.people.low
+    text = format_html(
+        # Translators: how many conversations of how many tokens there is memory for
+        _("Room for about {people} conversations of {context} tokens each."),
+        people=format_html('<b class="num" data-count="people">{}</b>', people),
+        context=format_html('<b class="num" data-count="context">{}</b>', ngroup(placed.context)),
+    )
+    surely = _("Surely %(low)s.") % {"low": ngroup(low)} if low is not None and ngroup(low) != people else ""
+    return {"text": text, "low": surely}
+
+
+def _capacity(check: Check, spec: DeploymentSpec) -> list[tuple[str, str, str]]:
+    """How long a conversation may be, by the estimate; nothing where there is none."""
+    placed = check.placement
+    assert placed is not None
+    if placed.longest is None or not placed.longest.value:
+        return []
+    return [(_("Longest conversation"), *_longest(placed.longest, asked_of(spec).context))]
 
 
 def _longest(amount: Amount, limit: int | None) -> tuple[str, str]:

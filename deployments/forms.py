@@ -7,6 +7,8 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
+from deployments import expert
+from deployments.engines.options import Schema
 from deployments.hidden import restored
 from deployments.services import NAME_HINT, parse_spec
 from deployments.spec import NAME, DeploymentSpec
@@ -14,12 +16,16 @@ from panel.core.mask import mask
 
 # form field → the engine's option of the same meaning; empty fields leave the choice to the engine.
 OPTION_FIELDS = ("max_model_len", "max_num_seqs", "gpu_memory_utilization", "dtype")
-REST = ("grace_s", "start_deadline_s", "restart", "people", "priority")  # see rest below
+REST = ("grace_s", "start_deadline_s", "restart")  # see rest below
+PRIORITIES = [("speed", _("Quick answers")), ("quality", _("Balanced")), ("fit", _("Room for others"))]
 DTYPES = [("", _("As the model says")), ("bfloat16", "bfloat16"), ("float16", "float16"), ("float32", "float32")]
 
 
 class DeploymentForm(forms.Form):
-    """Create and edit. `to_spec()` keeps what an edited spec says and the form does not show."""
+    """Create and edit. `to_spec()` keeps what an edited spec says and the form does not show.
+
+    Settings of the engine beside the fields here come as `o.NAME`, see expert.py; `schema` says what they take.
+    """
 
     artifact = forms.IntegerField(widget=forms.HiddenInput, label=_("Model"))
     name = forms.RegexField(NAME, max_length=63, label=_("Name"), error_messages={"invalid": NAME_HINT})
@@ -42,6 +48,10 @@ class DeploymentForm(forms.Form):
     max_model_len = forms.IntegerField(
         min_value=16, max_value=10_000_000, required=False, label=_("Longest conversation")
     )
+    people = forms.IntegerField(min_value=1, max_value=100_000, required=False, label=_("People at the same time"))
+    priority = forms.ChoiceField(
+        choices=PRIORITIES, initial="quality", required=False, widget=forms.RadioSelect, label=_("What matters most")
+    )
     max_num_seqs = forms.IntegerField(min_value=1, max_value=4096, required=False, label=_("Requests at once"))
     gpu_memory_utilization = forms.FloatField(
         min_value=0.05, max_value=0.99, required=False, label=_("Share of GPU memory")
@@ -62,9 +72,15 @@ class DeploymentForm(forms.Form):
     )
 
     def __init__(
-        self, *args: Any, gpu_choices: list[tuple[str, str]] | None = None, named: bool = True, **kwargs: Any
+        self,
+        *args: Any,
+        gpu_choices: list[tuple[str, str]] | None = None,
+        named: bool = True,
+        schema: Schema | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.schema = schema or Schema()
         self.fields["name"].required = named  # an edit keeps its name, a plan can do without one
         self.fields["gpus"].choices = gpu_choices or []
         for name, field in self.fields.items():
@@ -92,6 +108,12 @@ class DeploymentForm(forms.Form):
                 found[name.strip()] = value
         return found
 
+    def options_shown(self) -> dict[str, Any]:
+        """The options as the page shows them: as they were sent, or as they are kept."""
+        if not self.is_bound:
+            return {**self.initial.get("options", {})}
+        return expert.read(self.data, {}, self.schema)
+
     def clean_rest(self) -> dict[str, Any]:
         """Fields that the form does not show; anything else is nothing."""
         try:
@@ -106,6 +128,9 @@ class DeploymentForm(forms.Form):
         values = base.model_dump(mode="json") if base is not None else dict(data["rest"])
         options = {key: value for key, value in values.get("options", {}).items() if key not in OPTION_FIELDS}
         options |= {key: data[key] for key in OPTION_FIELDS if data.get(key) not in (None, "")}
+        options = expert.read(self.data, options, self.schema)
+        values |= {name: data[name] or None for name in ("people",) if name in self.data}
+        values |= {name: data[name] for name in ("priority",) if data[name]}
         kept = values.get("restart")
         restart = {**(kept if isinstance(kept, dict) else {}), "policy": data["restart"]}
         if "env" in self.data:  # a program that knows no such field leaves the variables as they are
@@ -140,6 +165,9 @@ class DeploymentForm(forms.Form):
             "gpus": spec.gpu_uuids,
             "gpu_count": spec.gpu_count,
             "task": spec.task,
+            "people": spec.people,
+            "priority": spec.priority,
+            "options": dict(spec.options),
             "kv_cache_gib": spec.kv_cache_gib,
             "extra_args": shlex.join(mask(spec.extra_args)),
             "env": "\n".join(f"{name}={value}" for name, value in mask(spec.env).items()),

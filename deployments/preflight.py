@@ -22,7 +22,7 @@ from deployments.fleet_now import hosts_for, views, without_flags
 from deployments.measured_runs import lessons_for
 from deployments.models import Run
 from deployments.placement import Candidate, Change, NoPlacement, Placement
-from deployments.planner import Estimator, Need, nearest, plan
+from deployments.planner import Estimator, Need, Outlook, nearest, outlook, plan
 from deployments.spec import DeploymentSpec
 from deployments.twins import twins_of
 from models_catalog import code_at_start
@@ -50,6 +50,7 @@ class Check:
     copy: Copy | None = None
     gpus: tuple[Gpu, ...] = ()
     changes: tuple[Change, ...] = ()  # what would make it fit, where nothing does
+    outlook: Outlook | None = None  # for a page with sliders; None where nobody asked
     describes: bool = False  # the host has to describe the model's file for the engine before the start
 
     @property
@@ -70,8 +71,8 @@ class Check:
         return command_preview(self.launch) if self.launch is not None else ""
 
 
-def check(spec: DeploymentSpec, *, name: str) -> Check:
-    """Plan and build the command for a spec that may not be saved yet."""
+def check(spec: DeploymentSpec, *, name: str, ahead: bool = False) -> Check:
+    """Plan and build the command for a spec that may not be saved yet; `ahead`: with what lies around the plan."""
     artifact = Artifact.objects.select_related("model").filter(pk=spec.artifact_id).first()
     if artifact is None:
         return Check(reason={"code": "artifact.gone", "params": {}})
@@ -82,14 +83,16 @@ def check(spec: DeploymentSpec, *, name: str) -> Check:
         Estimator.of(artifact.facts, spec.task, lessons_for(artifact.facts)),
     )
     found = plan(spec, seen, artifact.facts, need, estimator=estimator)
+    around = outlook(spec, seen, artifact.facts, need, estimator) if ahead else None
     if isinstance(found, NoPlacement):
         changes = nearest(spec, seen, artifact.facts, found, need, twins=twins_of(artifact), estimator=estimator)
-        return Check(reason=_no_place(found, changes), retryable=found.retryable, changes=changes)
+        return Check(reason=_no_place(found, changes), retryable=found.retryable, changes=changes, outlook=around)
     host = next(h for h in hosts if h.pk == found.host_id)
     runtime = next(r for r in host.runtimes.all() if r.pk == found.runtime_id)
     copy = next(c for c in host.copies_here if c.pk == found.copy_id)
     gpus = tuple(g for uuid in found.gpu_uuids for g in host.gpus.all() if g.uuid == uuid)
     where: dict[str, Any] = {"placement": found, "host": host, "runtime": runtime, "copy": copy, "gpus": gpus}
+    where |= {"outlook": around}
     needs = adapter_for(spec.engine).needs_sidecar(runtime_facts(runtime), {**artifact.facts, **copy.extra})
     folder = (describing.known_folder(host.pk, copy.path) or UNMADE) if needs else ""
     where |= {"describes": needs}

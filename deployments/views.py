@@ -66,18 +66,25 @@ def index(request: HttpRequest) -> HttpResponse:
 def _form(request: HttpRequest, *, row: Deployment | None = None) -> DeploymentForm:
     choices = contexts_form.gpu_choices()
     if request.method == "POST":
-        return DeploymentForm(request.POST, gpu_choices=choices, named=row is None)
+        data = contexts_form.applied(request.POST)
+        schema = contexts_form.schema_for(data.get("runtime", ""))
+        return DeploymentForm(data, gpu_choices=choices, named=row is None and _saves(request), schema=schema)
     if row is not None:
         spec = DeploymentSpec.model_validate(row.revision.spec)
-        return DeploymentForm(initial=DeploymentForm.initial_of(spec, row.name), gpu_choices=choices)
-    return DeploymentForm(initial=contexts_form.first_values(request.GET.get("artifact", "")), gpu_choices=choices)
+        initial, runtime = DeploymentForm.initial_of(spec, row.name), str(spec.runtime_id or "")
+    else:
+        initial, runtime = contexts_form.first_values(request.GET.get("artifact", "")), ""
+    return DeploymentForm(initial=initial, gpu_choices=choices, schema=contexts_form.schema_for(runtime))
 
 
 def _show(request: HttpRequest, form: DeploymentForm, row: Deployment | None = None) -> HttpResponse:
     context = contexts_form.form(form, row, request.actor)
+    context["rest_shown"] = request.GET.get("all") == "1" or request.GET.get("part") == "rest"
+    if request.POST.get("act") == "plan" or "apply" in request.POST:  # a browser without scripts asks for the plan so
+        return page(request, "deployments/form.html", {**context, **_planned(form), "planned": True})
     if form.is_bound:
         return form_again(request, "deployments/form.html", context)
-    return page(request, "deployments/form.html", context)
+    return page(request, "deployments/form.html", context, parts=["rest"])
 
 
 def _save(request: HttpRequest, form: DeploymentForm, row: Deployment | None) -> HttpResponse:
@@ -100,11 +107,15 @@ def _save(request: HttpRequest, form: DeploymentForm, row: Deployment | None) ->
     return go(request, reverse("deployment", args=[row.pk]))
 
 
+def _saves(request: HttpRequest) -> bool:
+    return request.method == "POST" and request.POST.get("act") != "plan" and "apply" not in request.POST
+
+
 @require_http_methods(["GET", "POST"])
 @right("deployments.create")
 def new(request: HttpRequest) -> HttpResponse:
     form = _form(request)
-    if request.method == "POST" and form.is_valid():
+    if _saves(request) and form.is_valid():
         return _save(request, form, None)
     return _show(request, form)
 
@@ -114,7 +125,7 @@ def new(request: HttpRequest) -> HttpResponse:
 def edit(request: HttpRequest, pk: int) -> HttpResponse:
     row = queries.one(pk)
     form = _form(request, row=row)
-    if request.method == "POST" and form.is_valid():
+    if _saves(request) and form.is_valid():
         return _save(request, form, row)
     return _show(request, form, row)
 
@@ -123,15 +134,20 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
 @right("deployments.create")
 def plan(request: HttpRequest) -> HttpResponse:
     """What would happen, by the planner that the launch uses; nothing is written."""
-    form = DeploymentForm(request.POST, gpu_choices=contexts_form.gpu_choices(), named=False)
+    schema = contexts_form.schema_for(request.POST.get("runtime", ""))
+    form = DeploymentForm(request.POST, gpu_choices=contexts_form.gpu_choices(), named=False, schema=schema)
+    return render(request, "deployments/_plan.html", _planned(form))
+
+
+def _planned(form: DeploymentForm) -> dict[str, Any]:
     if not form.is_valid():
-        return render(request, "deployments/_plan.html", contexts_form.incomplete(form))
+        return contexts_form.incomplete(form)
     try:
         spec = form.to_spec()
-        check = preflight.check(spec, name=form.cleaned_data["name"] or "model")
+        check = preflight.check(spec, name=form.cleaned_data["name"] or "model", ahead=True)
     except Invalid as exc:
-        return render(request, "deployments/_plan.html", contexts_form.incomplete(form, exc))
-    return render(request, "deployments/_plan.html", contexts_form.plan(check, spec))
+        return contexts_form.incomplete(form, exc)
+    return contexts_form.plan(check, spec)
 
 
 # --- one deployment ---------------------------------------------------------------------------------------------------

@@ -32,7 +32,9 @@ def paste(request: HttpRequest) -> HttpResponse:
     told = {"section": "deployments", "pasted": findings(reading), "text": reading.text, "example": EXAMPLE}
     if not reading.found:
         return form_again(request, "deployments/paste.html", told)
-    form = DeploymentForm(initial=_initial(reading), gpu_choices=contexts_form.gpu_choices())
+    initial = _initial(reading)
+    schema = contexts_form.schema_for(str(initial.get("runtime") or ""))
+    form = DeploymentForm(initial=initial, gpu_choices=contexts_form.gpu_choices(), schema=schema)
     context = {**contexts_form.form(form, None, request.actor), **told, "expert_open": _expert(reading)}
     response = page(request, "deployments/form.html", context)
     response["Cache-Control"] = "no-store"  # going back asks for the text again rather than showing an old one

@@ -7,7 +7,8 @@ times over: what runs have reserved, what strangers use, what is free right now,
 
 `asked.py` reads spec and need, `search.py` goes through hosts and ranks, `gpus.py` and `cpu.py` find places on one
 host, `rules.py` are the limits that no memory changes, `fit.py` asks the estimate; `ranking.py` is the sum.
-`inverse.py` answers how many people and how long, `nearest.py` what would make it fit.
+`inverse.py` answers how many people and how long, `nearest.py` what would make it fit, `moving.py` what a page
+calculates by itself while a slider moves.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from deployments.planner.cpu import CPU_OVERHEAD_MIB, cpu_need_mib
 from deployments.planner.fit import Estimator
 from deployments.planner.gpus import claim_mib
 from deployments.planner.inverse import Answer, longest_context, most_people
+from deployments.planner.moving import Outlook, outlook
 from deployments.planner.nearest import Twin, nearest
 from deployments.planner.ranking import Ranked, plan, rank, ranked, utilisation_of
 from deployments.planner.search import PASSING
@@ -27,6 +29,7 @@ __all__ = [
     "Answer",
     "Estimator",
     "Need",
+    "Outlook",
     "Priority",
     "Ranked",
     "Twin",
@@ -35,6 +38,7 @@ __all__ = [
     "longest_context",
     "most_people",
     "nearest",
+    "outlook",
     "plan",
     "rank",
     "ranked",

@@ -235,6 +235,14 @@ def _most_share(gpu: GpuView, wanted: int) -> float:
     return min(MOST_SHARE, share) if share >= LEAST_SHARE else 0.0
 
 
+def usual_share(cards: Sequence[GpuView]) -> tuple[float, bool]:
+    """What a need that is small would be given of these cards, and whether that is free as it is."""
+    wanted = len(cards)
+    if all(_room(gpu, DEFAULT_UTILISATION, wanted) for gpu in cards):
+        return DEFAULT_UTILISATION, True
+    return min(DEFAULT_UTILISATION, *(_most_share(gpu, wanted) for gpu in cards)), False
+
+
 def _smaller_share(search: Search, gpu: GpuView, setting: Setting, wanted: int) -> float:
     """The largest share that would fit now, as the engine's option shows it; 0 when that would not hold it."""
     share = _most_share(gpu, wanted)

@@ -35,7 +35,7 @@ def test_a_pasted_command_becomes_a_deployment(transactional_db: None, visit: Ca
     expect(page.locator("#pasted")).to_contain_text("--middleware would load program code")
     expect(page.locator("#pasted")).to_contain_text("It was left out. Similar ones that it has: --max-model-len")
     assert "thisisverysecret" not in page.content() and "a-key-of-mine" not in page.content()
-    expect(page.get_by_label("Longest conversation")).to_have_value("32000")
+    expect(page.get_by_role("spinbutton", name="Longest conversation")).to_have_value("32000")
     expect(page.locator("input[name=gpus]:checked")).to_have_count(2)
     expect(page.locator("#plan")).not_to_contain_text("Choose a model")
     look(page, "deploy-pasted")

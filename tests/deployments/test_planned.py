@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -78,7 +79,9 @@ def test_no_conversation_is_longer_than_the_settings_allow(client: Client) -> No
     }
     assert told["4096"]["Longest conversation"] == "4,096", told
     assert int(told[""]["Longest conversation"].strip("≈ \xa0").replace(",", "")) > 4096, told
-    assert "Conversations at once" in told["4096"] and "Memory for conversations" not in told["4096"]
+    assert "Memory for conversations" not in told["4096"]
+    page = client.post(reverse("deployment-plan"), {**form, "max_model_len": "4096"})
+    assert re.search(r"Room for about .*\d.* conversations of .*4,096.* tokens each", page.content.decode())
 
 
 def test_a_run_keeps_what_was_foreseen_and_reserves_it() -> None:

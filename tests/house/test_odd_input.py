@@ -20,7 +20,7 @@ READ = {
     "/models/downloads/find": ["q", "source"],
     "/models/downloads/new": ["repo", "source", "ref", "choice", "place"],
     "/activity": ["q", "who", "kind", "on", "since", "before", "outcome"],
-    "/deployments/new": ["artifact"],
+    "/deployments/new": ["artifact", "all", "part"],
     "/deployments/{row}/": ["kind", "part"],
     "/deployments/{row}/settings/compare": ["a", "b"],
     "/runs/{run}/log": ["offset"],
@@ -30,6 +30,8 @@ READ = {
 DEPLOY = {
     "artifact": "{artifact}", "name": "x1", "host": "", "device": "auto", "gpus": "", "gpu_count": "1",
     "task": "generate", "extra_args": "", "env": "", "rest": "", "restart": "never", "revision": "1",
+    "people": "", "priority": "quality", "max_model_len": "", "runtime": "", "act": "", "apply": "", "o.kv_cache_dtype": "",
+    "o.cudagraph_capture_sizes": "", "o.no_such": "",
 }  # fmt: skip
 WRITE = {
     "/deployments/new": DEPLOY,

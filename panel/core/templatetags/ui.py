@@ -149,7 +149,8 @@ def bar(segments: Iterable[Sequence[Any]], total: float, label: Any, cls: str = 
             format_html('<rect x="{}%" y="0" width="{}%" height="100%" {}/>', f"{x:.2f}", f"{width:.2f}", paint)
         )
         if word and word[0] and kind not in "xf" and width > 6:
-            parts.append(format_html('<text x="{}%" y="52%">{}</text>', f"{x + width / 2:.2f}", word[0]))
+            at = f"{x + width / 2:.2f}"
+            parts.append(format_html('<text x="{}%" y="52%" data-kind="{}">{}</text>', at, kind, word[0]))
         x += width
     inner = format_html_join("", "{}", ((p,) for p in parts))
     return format_html('<svg class="{}" role="img" aria-label="{}">{}</svg>', f"bar {cls}".strip(), label, inner)

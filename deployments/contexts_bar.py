@@ -1,0 +1,132 @@
+"""The memory of a plan as the page draws it: a bar and a column for each GPU, and the numbers that move them."""
+
+import json
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from deployments.placement import GpuView
+from deployments.planner import Outlook
+from deployments.planner.moving import held_mib, stage_of
+from deployments.preflight import Check
+from deployments.spec import DeploymentSpec
+from models_catalog.estimate import Amount, Plan, Rank
+
+KINDS = "xwagokr"
+
+
+def _names() -> dict[str, tuple[str, str]]:
+    return {
+        "w": (_("Weights"), _("the model itself")),
+        "a": (_("Activations"), _("scratch space while it computes")),
+        "g": (_("CUDA graphs"), _("recorded steps, for speed")),
+        "o": (_("Overhead"), _("driver and libraries")),
+        "k": (_("Conversations"), _("as many and as long as you said")),
+        "r": (_("More conversations"), _("room that is left for them")),
+        "x": (_("Taken already"), _("other deployments and programs")),
+        "f": (_("Free"), ""),
+    }
+
+
+def bars(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
+    """For the template: `bars`, `table` and `live`; nothing where the estimate has no numbers."""
+    around = check.outlook
+    if around is None or around.spot is None:
+        return {}
+    placed = check.placement.plan if check.placement is not None else None
+    plan = placed or around.plan
+    if plan is None or not plan.ranks or plan.ranks[0].kv.value is None:
+        return {"live": _live(around, [])}
+    found = _gpus(around, plan, spec.people or 1) if around.spot.gpus else [_machine(around, plan, spec.people or 1)]
+    return {"bars": found, "table": _table(found), "live": _live(around, found), "kv_doubt": doubt(plan.ranks[0].kv)}
+
+
+def _gpus(around: Outlook, plan: Plan, people: int) -> list[dict[str, Any]]:
+    spot = around.spot
+    assert spot is not None
+    found = []
+    for place, gpu in enumerate(spot.gpus):
+        stage = min(stage_of(spot, place), len(plan.ranks) - 1)
+        asked = _asked_gib(around, plan, stage, people)
+        held = held_mib(gpu) / 1024
+        found.append(_bar(f"GPU {gpu.index}", _total_gib(gpu), held, plan.ranks[stage], asked, stage))
+    return found
+
+
+def _total_gib(gpu: GpuView) -> float:
+    return gpu.total_mib / 1024
+
+
+def _machine(around: Outlook, plan: Plan, people: int) -> dict[str, Any]:
+    spot = around.spot
+    assert spot is not None
+    host = spot.host
+    held = max(host.ram_reserved_mib, host.ram_total_mib - host.ram_available_mib) / 1024
+    asked = _asked_gib(around, plan, 0, people)
+    return _bar(_("Memory of %(host)s") % {"host": host.name}, host.ram_total_mib / 1024, held, plan.ranks[0], asked, 0)
+
+
+def _asked_gib(around: Outlook, plan: Plan, stage: int, people: int) -> float:
+    """What so many conversations take of a stage's cache."""
+    blocks = plan.concurrency.reason.params.get("blocks")
+    numbers, spot = around.numbers, around.spot
+    size = numbers["stages"][stage]["bytes"] if numbers else plan.kv_tokens.reason.params.get("bytes")
+    if not blocks or not size or spot is None:
+        return 0.0
+    times = numbers["times"] if numbers else 1
+    return float(people * blocks * size / 2**30 / times / spot.setting.dp)
+
+
+def _bar(name: str, total: float, held: float, rank: Rank, asked: float, stage: int) -> dict[str, Any]:
+    """Sizes in GiB by kind; what would not go into the bar is cut off where it ends."""
+    sizes = {"x": held}
+    for kind, amount in zip("wago", (rank.weights, rank.activation, rank.graphs, rank.overhead), strict=True):
+        sizes[kind] = max(0.0, amount.value or 0.0)
+    cache = max(0.0, rank.kv.value or 0.0)
+    sizes["k"] = min(asked, cache)
+    sizes["r"] = cache - sizes["k"]
+    free = max(0.0, total - sum(sizes.values()))
+    names = _names()
+    label = ", ".join(f"{names[kind][0]} {size:.1f}" for kind, size in {**sizes, "f": free}.items())
+    return {
+        "name": name,
+        "total": total,
+        "used": total - free,
+        "free": free,
+        "stage": stage,
+        "sizes": sizes,
+        "segments": [(kind, sizes[kind], f"{sizes[kind]:.1f}" if kind in "wk" else "") for kind in KINDS],
+        "label": f"{name}: {label} GiB",
+    }
+
+
+def _table(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each kind that any GPU has."""
+    rows = []
+    for kind, (name, text) in _names().items():
+        cells = [bar["free"] if kind == "f" else bar["sizes"][kind] for bar in found]
+        if any(cells) or kind in "krf":
+            values = [f"{size:.1f}" if kind == "x" else f"≈ {size:.1f}" for size in cells]
+            rows.append({"kind": kind, "name": name, "text": text, "cells": values})
+    return rows
+
+
+def doubt(amount: Amount) -> str:
+    """ "± 0.5 GiB", nothing where it is exact."""
+    if amount.value is None or amount.low is None or amount.value - amount.low < 0.05:
+        return ""
+    return f"± {amount.value - amount.low:.1f} GiB"
+
+
+def _live(around: Outlook, found: list[dict[str, Any]]) -> str:
+    """What the page's script gets, as JSON: the numbers for fit.js, the bars, and the ends of the sliders."""
+    longest, most = around.longest, around.most
+    numbers = {
+        "numbers": around.numbers,
+        "bars": [{key: bar[key] for key in ("total", "stage", "sizes", "name")} for bar in found],
+        "longest": longest.value if longest is not None else None,
+        "most": most.value if most is not None else None,
+        "limit": around.model_longest,
+        "names": {kind: name for kind, (name, _text) in _names().items()},
+    }
+    return json.dumps(numbers)

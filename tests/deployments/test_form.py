@@ -1,0 +1,179 @@
+"""The deploy form's fields and what becomes of them: the engine's settings, people and priority, proposed changes."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments import expert
+from deployments.engines.options import Option, Schema, check_value, parse_schema
+from deployments.expert_words import GROUPS, SAID
+from deployments.models import Deployment
+from models_catalog import fits
+from models_catalog.models import Artifact
+from panel.accounts.models import User
+from tests.deployments import builders
+from tests.deployments.pure.plans import model
+
+SCHEMA = parse_schema(builders.FLAGS)
+
+
+@pytest.fixture
+def operator(db: None, monkeypatch: pytest.MonkeyPatch) -> Client:
+    monkeypatch.setattr("deployments.events.send", lambda pk: None)
+    monkeypatch.setattr("panel.core.sse.publish", lambda *args, **kwargs: True)
+    client = Client(headers={"Sec-Fetch-Mode": "navigate", "Accept": "text/html"})
+    client.force_login(User.objects.create(username="olga", role="operator"))
+    return client
+
+
+@pytest.fixture
+def sent(db: None) -> Callable[..., dict[str, Any]]:
+    """What the page sends for a model of known shape on two cards."""
+    copy = builders.make_copy(builders.make_host(gpus=2))
+    Artifact.objects.update(facts=model("Qwen--Qwen3-8B"))
+
+    def make(**values: Any) -> dict[str, Any]:
+        base = {"artifact": copy.artifact_id, "name": "team-chat", "device": "auto", "task": "generate"}
+        return {**base, "extra_args": "", "env": "", "restart": "never", "act": "save", **values}
+
+    return make
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def test_the_settings_in_plain_words_are_some_forty_that_a_current_engine_has_and_people_may_set() -> None:
+    assert len(SAID) >= 40
+    assert set(SAID) - {option.name for option in SCHEMA.options} == {"calculate_kv_scales"}  # of older engines
+    for name, said in SAID.items():
+        option = SCHEMA.get(name) or Option(name, f"--{name}", (), "bool")
+        assert not option.denied and name not in expert.OWN_FIELDS, name
+        assert said.group in GROUPS and str(said.label) != str(said.text)
+        assert said.low is None or said.high is None or said.low < said.high, name
+    wanted = {"block_size", "enable_prefix_caching", "kv_cache_dtype", "enable_chunked_prefill", "log_level"}
+    assert wanted <= set(SAID)
+
+
+def test_every_option_that_may_be_set_is_on_the_page_once() -> None:
+    page = expert.page(SCHEMA, {"numa_bind": True, "block_size": 32})
+    rows = [row.name for group in page.groups for row in group.rows]
+    names = [*rows, *(row.name for row in [*page.set_too, *page.rest])]
+    assert len(names) == len(set(names)) and page.chosen == 2
+    assert set(names) == {option.name for option in SCHEMA.options if not option.denied} - expert.OWN_FIELDS
+
+
+def test_an_engine_without_a_setting_does_not_offer_it_and_shows_one_that_is_set() -> None:
+    page = expert.page(Schema(), {"kv_cache_dtype": "fp8"})
+    assert not page.groups and [(row.name, row.value) for row in page.set_too] == [("kv_cache_dtype", "fp8")]
+
+
+@given(st.sampled_from([o for o in SCHEMA.options if not o.denied and o.name not in expert.OWN_FIELDS]), st.data())
+def test_what_a_page_shows_comes_back_as_it_was(option: Any, data: Any) -> None:
+    if option.kind == "bool":
+        value: Any = data.draw(st.booleans())
+    elif option.choices:
+        value = data.draw(st.sampled_from(option.choices))
+    else:
+        value = data.draw({"int": st.integers(0, 10**6), "float": st.floats(0, 100)}.get(option.kind, st.just("8")))
+    if option.many and option.kind != "json":
+        value = [value]
+    shown = expert.page(SCHEMA, {option.name: value})
+    rows = [row for group in shown.groups for row in group.rows] + shown.set_too
+    text = next(row.value for row in rows if row.name == option.name)
+    assert expert.read({f"o.{option.name}": text}, {option.name: value}, SCHEMA) == {option.name: value}
+    typed = expert.read({f"o.{option.name}": text}, {}, SCHEMA)[option.name]
+    assert (check_value(option, typed) is None) == (check_value(option, value) is None)
+
+
+def test_an_empty_field_takes_a_setting_back_and_one_that_is_not_there_keeps_it() -> None:
+    kept = {"kv_cache_dtype": "fp8", "seed": 7}
+    assert expert.read({"o.kv_cache_dtype": ""}, kept, SCHEMA) == {"seed": 7}
+    assert expert.read({"o.max_model_len": "5", "o.bad name": "x", "seed": "1"}, kept, SCHEMA) == kept
+    assert expert.read({"o.cudagraph_capture_sizes": "1 2 x"}, {}, SCHEMA) == {"cudagraph_capture_sizes": [1, 2, "x"]}
+
+
+# --- the form ---------------------------------------------------------------------------------------------------------
+
+
+def test_people_priority_and_settings_are_kept_and_shown_again(operator: Client, sent: Any) -> None:
+    values = sent(people="8", priority="fit", **{"o.kv_cache_dtype": "fp8", "o.enforce_eager": "true"})
+    assert operator.post(reverse("deployment-new"), values).status_code == 302
+    row = Deployment.objects.get()
+    spec = row.revision.spec
+    assert (spec["people"], spec["priority"]) == (8, "fit")
+    assert spec["options"] == {"kv_cache_dtype": "fp8", "enforce_eager": True}
+    page = operator.get(reverse("deployment-edit", args=[row.pk])).content.decode()
+    assert '<option value="fp8" selected>' in page and 'value="8"' in page and "2 settings chosen" in page
+    again = sent(people="", priority="speed", revision=1, **{"o.kv_cache_dtype": ""})
+    operator.post(reverse("deployment-edit", args=[row.pk]), again)
+    row.refresh_from_db()
+    assert (row.revision.spec["people"], row.revision.spec["priority"]) == (None, "speed")
+    assert row.revision.spec["options"] == {"enforce_eager": True}  # it was not among what was sent
+
+
+def test_a_setting_that_the_engine_refuses_is_refused_by_the_plan(operator: Client, sent: Any) -> None:
+    answer = operator.post(reverse("deployment-plan"), sent(**{"o.tool_call_parser": "../x.py", "o.seed": "many"}))
+    assert "--seed" in answer.content.decode()
+
+
+def test_the_plan_comes_with_bars_and_numbers_for_the_sliders(operator: Client, sent: Any) -> None:
+    answer = operator.post(reverse("deployment-plan"), sent(max_model_len="8192", people="4"))
+    live = json.loads(answer.context["live"])
+    assert live["numbers"]["stages"] and live["limit"] == 40_960
+    assert live["longest"] >= 8192 and live["most"] >= 4
+    bar = answer.context["bars"][0]
+    assert sum(bar["sizes"].values()) + bar["free"] == pytest.approx(bar["total"])
+    assert 'role="img"' in answer.content.decode()
+
+
+def test_where_less_would_fit_the_marks_still_say_how_much(operator: Client, sent: Any) -> None:
+    answer = operator.post(reverse("deployment-plan"), sent(max_model_len="40960", people="300"))
+    assert not answer.context["fits"]
+    live = json.loads(answer.context["live"])
+    assert live["numbers"] and live["most"] and live["most"] < 300
+
+
+@pytest.mark.parametrize("need", [("40960", "20"), ("", "300")], ids=["long", "many"])
+def test_a_change_is_a_button_and_without_scripts_it_comes_back_filled_and_unsaved(
+    operator: Client, sent: Any, need: tuple[str, str]
+) -> None:
+    values = sent(max_model_len=need[0], people=need[1], act="plan")
+    shown = operator.post(reverse("deployment-new"), values)
+    assert shown.status_code == 200 and not Deployment.objects.exists()
+    changes = [change for change in shown.context["changes"] if change["patch"]]
+    assert changes
+    for change in changes:
+        del values["act"]
+        again = operator.post(reverse("deployment-new"), {**values, "apply": change["patch"]})
+        values["act"] = "plan"
+        assert again.status_code == 200 and again.context["fits"], change
+        assert not Deployment.objects.exists()
+
+
+@pytest.mark.parametrize("patch", ["[]", "{", "[" * 5000, '{"artifact": {"a": 1}}', '{"o.x": null}', "7"])
+def test_a_change_that_nobody_proposed_breaks_nothing(operator: Client, sent: Any, patch: str) -> None:
+    assert operator.post(reverse("deployment-new"), sent(apply=patch)).status_code == 200
+    assert not Deployment.objects.exists()
+
+
+def test_the_choice_of_a_model_says_whether_it_fits(operator: Client, sent: Any) -> None:
+    sent()
+    fits.freshen()
+    page = operator.get(reverse("deployment-new"))
+    assert [choice["fits_kind"] for choice in page.context["models"]] == ["ok"]
+    assert "Fits" in page.content.decode()
+
+
+def test_the_rest_of_the_settings_comes_when_it_is_asked_for(operator: Client, sent: Any) -> None:
+    sent()
+    where = reverse("deployment-new")
+    assert "--numa-bind-nodes" not in operator.get(where).content.decode()
+    part = operator.get(where, {"part": "rest"}, headers={"HX-Request": "true"}).content.decode()
+    assert "--numa-bind-nodes" in part and "<h1" not in part
+    assert "--numa-bind-nodes" in operator.get(where, {"all": "1"}).content.decode()
