@@ -21,8 +21,8 @@ from deployments.engines.registry import adapter_for
 from deployments.fleet_now import hosts_for, views, without_flags
 from deployments.measured_runs import lessons_for
 from deployments.models import Run
-from deployments.placement import Candidate, Change, NoPlacement, Placement
-from deployments.planner import Estimator, Need, Outlook, nearest, outlook, plan
+from deployments.placement import Candidate, Change, HostView, NoPlacement, Placement
+from deployments.planner import Estimator, Need, Outlook, Twin, nearest, outlook, plan
 from deployments.spec import DeploymentSpec
 from deployments.twins import twins_of
 from models_catalog import code_at_start
@@ -71,21 +71,48 @@ class Check:
         return command_preview(self.launch) if self.launch is not None else ""
 
 
-def check(spec: DeploymentSpec, *, name: str, ahead: bool = False) -> Check:
+@dataclass
+class Fleet:
+    """What checks read of the hosts for one model, at one moment. Several checks of one look may share it."""
+
+    artifact: Artifact
+    task: str
+    hosts: list[Host]
+    seen: list[HostView]
+    estimator: Estimator
+    _twins: list[Twin] | None = None
+
+    @classmethod
+    def of(cls, spec: DeploymentSpec) -> "Fleet | None":
+        """None when the model is not in the catalog any more."""
+        artifact = Artifact.objects.select_related("model").filter(pk=spec.artifact_id).first()
+        if artifact is None:
+            return None
+        hosts = hosts_for(artifact)
+        estimator = Estimator.of(artifact.facts, spec.task, lessons_for(artifact.facts))
+        return cls(artifact, spec.task, hosts, views(hosts, artifact), estimator)
+
+    def serves(self, spec: DeploymentSpec) -> bool:
+        """Whether it was read for this model and use."""
+        return (self.artifact.pk, self.task) == (spec.artifact_id, spec.task)
+
+    @property
+    def twins(self) -> list[Twin]:
+        if self._twins is None:
+            self._twins = twins_of(self.artifact)
+        return self._twins
+
+
+def check(spec: DeploymentSpec, *, name: str, ahead: bool = False, fleet: Fleet | None = None) -> Check:
     """Plan and build the command for a spec that may not be saved yet; `ahead`: with what lies around the plan."""
-    artifact = Artifact.objects.select_related("model").filter(pk=spec.artifact_id).first()
-    if artifact is None:
+    fleet = fleet if fleet is not None and fleet.serves(spec) else Fleet.of(spec)
+    if fleet is None:
         return Check(reason={"code": "artifact.gone", "params": {}})
-    hosts = hosts_for(artifact)
-    seen, need, estimator = (
-        views(hosts, artifact),
-        need_of(spec),
-        Estimator.of(artifact.facts, spec.task, lessons_for(artifact.facts)),
-    )
-    found = plan(spec, seen, artifact.facts, need, estimator=estimator)
-    around = outlook(spec, seen, artifact.facts, need, estimator) if ahead else None
+    artifact, hosts, seen, need = fleet.artifact, fleet.hosts, fleet.seen, need_of(spec)
+    found = plan(spec, seen, artifact.facts, need, estimator=fleet.estimator)
+    around = outlook(spec, seen, artifact.facts, need, fleet.estimator) if ahead else None
     if isinstance(found, NoPlacement):
-        changes = nearest(spec, seen, artifact.facts, found, need, twins=twins_of(artifact), estimator=estimator)
+        changes = nearest(spec, seen, artifact.facts, found, need, twins=fleet.twins, estimator=fleet.estimator)
         return Check(reason=_no_place(found, changes), retryable=found.retryable, changes=changes, outlook=around)
     host = next(h for h in hosts if h.pk == found.host_id)
     runtime = next(r for r in host.runtimes.all() if r.pk == found.runtime_id)

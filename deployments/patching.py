@@ -1,0 +1,28 @@
+"""A change that one click can make: a patch, the fields of a spec to set (`options`, `extra_args` and `env` whole).
+
+Whoever offers one (the planner, the check before a start, a failed start, a running deployment) offers the same shape,
+`placement.Change.patch`; here it is applied, and the planner that launches is asked whether it would take the result.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from deployments import preflight
+from deployments.services import parse_spec
+from deployments.spec import DeploymentSpec
+
+
+def apply(spec: DeploymentSpec, patch: Mapping[str, Any]) -> DeploymentSpec:
+    """The spec with these fields set. Raises Invalid with a sentence per field that cannot be so."""
+    return parse_spec({**spec.model_dump(mode="json"), **patch})
+
+
+def accepted(
+    spec: DeploymentSpec, patch: Mapping[str, Any], name: str, *, fleet: preflight.Fleet | None = None
+) -> preflight.Check:
+    """What a start with the patch would do now: `ok` when it is accepted. Raises Invalid.
+
+    `fleet` is what was read for another check of the same look (`preflight.Fleet.of`), so that several patches cost
+    no more reads than one.
+    """
+    return preflight.check(apply(spec, patch), name=name, fleet=fleet)
