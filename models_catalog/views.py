@@ -19,7 +19,7 @@ from panel.core.pages import form_again, go, is_htmx, page, put_errors, slice_of
 from panel.fleet import live
 
 PAGE = 30
-FOLDERS_AT_ONCE = 5  # hosts; the folders of more come when someone gets there
+HOSTS_AT_ONCE = 5  # folders and disks of more come when someone gets there
 FURTHER = ("format", "task", "size", "label", "tag")
 
 
@@ -50,7 +50,7 @@ def _list_context(request: HttpRequest, form: FolderForm | None = None) -> dict[
     rows = {**shared, **_rows(request), "names": queries.host_names()}
     if part == "rows" and rows["any"]:
         return rows
-    later = len(rows["names"]) > FOLDERS_AT_ONCE and "folders" not in request.GET
+    later = len(rows["names"]) > HOSTS_AT_ONCE and "hosts" not in request.GET
     may_begin = rows["names"] and not rows["any"] and can(request.actor, "models.download")
     return {
         **rows,
@@ -60,7 +60,7 @@ def _list_context(request: HttpRequest, form: FolderForm | None = None) -> dict[
         "chips": contexts.chips(rows["asked"]["show"]),
         "selects": contexts.selects(rows["asked"]),
         "narrowed": any(rows["asked"][name] for name in FURTHER),
-        "disks": contexts.disks(),
+        "disks": None if later else contexts.disks(),
         "form": form or FolderForm(),
     }
 

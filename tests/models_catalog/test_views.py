@@ -208,14 +208,19 @@ def test_names_paths_and_facts_are_only_text(host: Host, engine: Runtime) -> Non
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
-def test_the_folders_of_many_hosts_come_when_someone_gets_there(host: Host) -> None:
+def test_folders_and_disks_of_many_hosts_come_when_someone_gets_there(host: Host) -> None:
     client = client_of("viewer")
+    make(host, "a-model")
+    facts = {**host.facts, "disks": [{"path": "/", "total_mib": 9000, "free_mib": 4000}]}
     for n in range(5):
-        Host.objects.create(name=f"atlas-{n}", token_hash=f"t{n}", facts=host.facts)
-    assert "/home/me/models" not in get(client, "models")
+        Host.objects.create(name=f"atlas-{n}", token_hash=f"t{n}", facts=facts)
+    text = get(client, "models")
+    assert "/home/me/models" not in text and "<meter" not in text
+    assert "<meter" in client.get(reverse("models"), {"part": "disks"}, **HTMX).content.decode()
+    assert "<meter" in get(client, "models", hosts="1")
     part = client.get(reverse("models"), {"part": "folders"}, **HTMX).content.decode()
     assert part.count("/home/me/models") >= 6 and "<html" not in part
-    assert "/home/me/models" in get(client, "models", folders="1"), "the way without a script"
+    assert "/home/me/models" in get(client, "models", hosts="1"), "the way without a script"
 
 
 def test_the_number_of_queries_does_not_grow_with_the_models(
