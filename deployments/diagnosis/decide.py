@@ -34,6 +34,8 @@ def diagnose(
     if root is None:
         return _without(reader, start, found, exit_code, number, known)
     rule, root = _refined(root, found, start, reader.engine)
+    if rule.code == "gguf.dir" and known.format == "hf":  # the engine has the same words for both
+        rule = BY_CODE["config.json_missing"]
     phase = phase_of(root, rule, start)
     rule = _by_phase(rule, phase, reader.engine)
     return _built(reader, start, found, root, rule, phase, _confidence(root, rule, number, known), known)
@@ -275,6 +277,8 @@ def _without(
         # The core vanished without a word: a raised error would have been printed.
         # Where the beginning of the log is lost, so may be the error.
         code, sure = "mem.host_oom_killed", 0.95 if evidence.oom_kills else 0.4 if start.phase == "start" else 0.62
+        if evidence.oom_kills == 0:  # the kernel says that it was someone else
+            code = "run.worker_died"
     failed = bool(code) or (exit_code not in (None, 0) and number != signals.SIGTERM) or gone
     if not code:
         shown = died if gone else None

@@ -134,7 +134,9 @@ def _tp_heads(known: Known) -> int | None:
         known.number("heads") or known.evidence.heads,
         known.number("tp") or known.option("tensor_parallel_size"),
     )
-    return _divisor(heads, min(tp, known.evidence.gpus or tp) if tp else None)
+    # Without a GPU each part takes a memory node of the processor.
+    most = known.evidence.gpus or (known.evidence.numa_nodes if known.evidence.gpus == 0 else None)
+    return _divisor(heads, min(tp, most or tp) if tp else None)
 
 
 def _tp_divides(known: Known) -> int | None:

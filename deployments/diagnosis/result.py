@@ -14,7 +14,8 @@ class Evidence:
     """What the panel knows beside the log. Memory is in GiB; everything may be unknown.
 
     `options` are those of this run and `last_good` those of the last one that worked, both by the names that the
-    engine uses. `oom_kills` counts what the kernel ended for lack of memory while the run lived.
+    engine uses. `oom_kills` counts what the kernel ended for lack of memory while the run lived. `format` is that of
+    the model's files: hf or gguf.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -30,6 +31,7 @@ class Evidence:
     free_port: int | None = None
     port_holder: str = ""
     oom_kills: int | None = None
+    format: str = ""
     gguf_files: tuple[str, ...] = ()
     runtimes: tuple[str, ...] = ()
 

@@ -52,6 +52,16 @@ def test_the_way_it_ended(log: bytes, ended: dict[str, int], code: str, phase: s
 def test_a_kill_is_believed_to_be_the_kernels_only_as_far_as_the_kernel_says() -> None:
     assert read(LOADING, Evidence(oom_kills=1), signal=9).confidence > 0.9
     assert not read(LOADING, Evidence(oom_kills=0), signal=9).recognised
+    assert read(LOADING + CORE_GONE, Evidence(oom_kills=1), exit_code=1).code == "mem.host_oom_killed"
+    assert read(LOADING + CORE_GONE, Evidence(oom_kills=0), exit_code=1).code == "run.worker_died"
+
+
+def test_a_folder_without_its_configuration_is_told_from_a_folder_of_gguf_files() -> None:
+    """vLLM 0.32 says the same of both; Berth knows what the folder held."""
+    log = b"  Value error, Invalid repository ID or local directory specified: '/models/x'.\n"
+    assert (read(log).code, read(log, Evidence(format="hf")).code) == ("gguf.dir", "config.json_missing")
+    fix = read(log, Evidence(format="hf")).fixes[0]
+    assert (fix.kind, fix.ready) == ("repair", True)
 
 
 def test_exit_code_zero_is_no_success_when_the_core_is_gone() -> None:
@@ -117,6 +127,8 @@ BUSY = b"ValueError: Free memory on device cuda:0 (20.00/24.00 GiB) on startup i
          {"options": {"tensor_parallel_size": 8}, "gpus": 8}, ("tensor_parallel_size", 8, 7)),
         (b"  Value error, Total number of attention heads (28) must be divisible by tensor parallel size (8).\n",
          {"options": {"tensor_parallel_size": 8}, "gpus": 4}, ("tensor_parallel_size", 8, 4)),
+        (b"  Value error, Total number of attention heads (4) must be divisible by tensor parallel size (3).\n",
+         {"options": {"tensor_parallel_size": 3}, "gpus": 0, "numa_nodes": 1}, ("tensor_parallel_size", 3, 1)),
         (b"AssertionError: 151936 is not divisible by 5\n", {"heads": 64}, ("tensor_parallel_size", None, 4)),
         (b"ValueError: LoRA rank 64 is greater than max_lora_rank 16.\n", {}, ("max_lora_rank", None, 64)),
         (b"ValueError: User-specified max_model_len (8192) is greater than the derived max_model_len (max_position_embeddings=2048.0 or\n",
