@@ -14,7 +14,7 @@ from django.db.models import Max
 from django.utils import timezone
 
 from deployments import describing, events, golden, measured, preflight, probe, queries
-from deployments.diagnosis import failure, phases
+from deployments.diagnosis import failure, phases, serving_log
 from deployments.engines.base import EngineRefusal, masked_env
 from deployments.models import Deployment, Run
 from deployments.moves import move
@@ -199,7 +199,11 @@ def read_log(row: Deployment) -> None:
 def _fed(data: bytes, state: dict[str, Any], now: float, run: Run) -> dict[str, Any]:
     """The parser's next state. Phases are for people: a log that the parser stumbles over must not hold up the run."""
     try:
-        return phases.feed(data, state, now)
+        fed = phases.feed(data, state, now)
+        if run.ready_at is not None:  # what fails from now on are requests, until it ends
+            begun = state.get("partial", "").encode("latin-1")
+            fed["classes"] = serving_log.count(begun + data, state.get("classes") or {}, "vllm", now)
+        return fed
     except Exception:
         log.exception("a part of the log of run %s was passed over", run.pk)
         return state

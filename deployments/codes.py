@@ -6,10 +6,13 @@ A test walks the code and fails on a code that is missing here.
 from django.utils.translation import gettext_lazy as _
 
 from deployments.codes_changes import CHANGES
+from deployments.serving.codes import FIXES, FOUND
 from panel.core.wording import Pair
 
 CODES: dict[str, Pair] = {
     **CHANGES,
+    **FOUND,
+    **FIXES,
     # the loop
     "queued.waiting": (_("Waiting for its turn."), ""),
     "reserve.no_room": (

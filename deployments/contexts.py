@@ -28,6 +28,7 @@ from deployments.contexts_run import (
     steps,
 )
 from deployments.models import Deployment, Run
+from deployments.serving.contexts import findings_of, numbers
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
 from deployments.steps import HOST_RESTARTED
@@ -82,6 +83,7 @@ def detail(row: Deployment, *, may_operate: bool, may_delete: bool, may_ask: boo
         "runs": [run_row(r) for r in queries.runs_of(row)[:RUNS_SHOWN]],
         "revisions": [{**each, "came": came_of(each["run"])} for each in revisions(row)],
         "can_go_back": may_edit,
+        "can_change": may_edit and row.desired == Desired.RUNNING,
     }
     if run is not None:
         context["process"] = process(run)
@@ -239,6 +241,8 @@ def ready(row: Deployment, run: Run) -> dict[str, Any]:
         "snippets": snippets(spec.task, row.name, base_url),
         "answer": {**answer, "source": source} if answer else None,
         "measured_facts": _measured(run),
+        "findings": findings_of(row),
+        "numbers": numbers(run),
         "compared": compared(run),
         "learned_note": note_of(run),
     }

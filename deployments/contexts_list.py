@@ -11,6 +11,7 @@ from deployments import queries
 from deployments.contexts import candidates
 from deployments.contexts_run import badge, engine, place, step_name
 from deployments.models import Deployment, Run
+from deployments.serving.contexts import worst
 from deployments.states import Desired, State
 from deployments.wording import person, words
 from panel.core.numbers import ago, approx, gib
@@ -67,6 +68,7 @@ def list_row(row: Deployment, model: str) -> dict[str, Any]:
         "engine": engine(run) if run else "",
         "memory": _reserved(run) if run and run.ended_at is None else "",
         "who": person(row.wanted_by or row.created_by),
+        "mark": worst(row),
     }
 
 

@@ -114,6 +114,10 @@ class Run(models.Model):
     golden = models.JSONField(  # {asked_at, answers: [{question, answer, error, latency_ms}]}, see golden.py
         default=dict, db_default=models.Value({}, models.JSONField())
     )
+    # While it serves: what is not well, {found: [Finding and its fix], base} (serving/watch.py), and whether it still
+    # answers (serving/liveness.py).
+    findings = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
+    live = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
     outcome = models.CharField(max_length=8, blank=True)  # "", stopped, failed
     reason = models.JSONField(default=dict)  # {code, params}
     error_block = models.JSONField(default=dict)  # {first_line, lines: [...]} of the first error in the log

@@ -21,7 +21,7 @@ GROUPS: dict[str, Q] = {
     "stopped": Q(state="failed", desired="stopped") | Q(state="stopped"),
 }
 # Kept with a run or its surroundings, large, and on no list: an engine's flags alone are 100 kB.
-OF_ESTIMATE = ("foreseen", "measured", "golden")
+OF_ESTIMATE = ("foreseen", "measured", "golden", "live")
 UNLISTED = ("secrets", "command", "env", "parser", "error_block", *OF_ESTIMATE, "runtime__flags", "runtime__plugins")
 OF_JOB = ("job__order", "job__secrets", "job__result", "job__log__tail", "job__log__segments")
 UNSHOWN = ("host__facts", "host__door", *OF_JOB)

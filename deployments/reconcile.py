@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from deployments import acts, describing, events, moves
 from deployments.models import Deployment, Run
+from deployments.serving import liveness
 from deployments.states import Desired, State
 from deployments.steps import (
     Describe,
@@ -74,7 +75,7 @@ def reconcile(pk: int) -> None:
 # Not wanted for a decision, and large: each round would fetch them again while a person waits for the start.
 UNREAD = (
     "run__secrets", "run__command", "run__env", "run__error_block", "run__host__facts", "run__job__order",
-    "run__measured", "run__golden", "run__job__secrets", "run__job__result", "run__job__log__tail",
+    "run__measured", "run__golden", "run__findings", "run__job__secrets", "run__job__result", "run__job__log__tail",
     "run__job__log__segments",
 )  # fmt: skip
 
@@ -131,6 +132,7 @@ def _run_view(row: Deployment, run: Run, start_asked: bool, now: datetime) -> Ru
         failing=run.reason if run.ended_at is None else {},
         probe=probe,
         probe_due_s=due,
+        hung_min=liveness.hung_minutes(run.live, row.state_since.timestamp(), now.timestamp()),
         job=_job_view(run, now) if run.job is not None else None,
         sidecar=_sidecar(run, now) if row.state == State.PREPARING and run.job is None else "",
     )

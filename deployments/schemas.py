@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 from deployments import measured, preflight, queries
 from deployments.contexts import candidates, changes
 from deployments.models import Deployment, Run
+from deployments.serving.contexts import findings_of
 from deployments.spec import NAME, DeploymentSpec
 from deployments.states import State
 from deployments.wording import words
@@ -91,6 +92,27 @@ class LogFilter(Schema):
 # --- what goes out ----------------------------------------------------------------------------------------------------
 
 
+class ChangeOut(Schema):
+    """A change that was checked by planning with it."""
+
+    code: str
+    message: str
+    hint: str
+    spec: dict[str, Any] = Field(description=_("The fields of the spec to set; empty where it is done elsewhere."))
+
+
+class FindingOut(Schema):
+    """Something that is not well with a deployment that serves."""
+
+    code: str
+    level: Literal["bad", "warn", "note"]
+    message: str
+    hint: str
+    since: datetime
+    facts: dict[str, Any] = Field(description=_("The numbers that show it."))
+    fix: ChangeOut | None = Field(description=_("A change that would help and that the planner accepts."))
+
+
 class DeploymentOut(Schema):
     id: int
     name: str
@@ -114,6 +136,7 @@ class DeploymentOut(Schema):
     created_at: datetime
     created_by: str
     wanted_by: str = Field(description=_("Who pressed start or stop last."))
+    findings: list[FindingOut] = Field(description=_("What is not well while it serves, the worst first."))
 
 
 class CandidateOut(Schema):
@@ -122,15 +145,6 @@ class CandidateOut(Schema):
     name: str
     message: str
     hint: str
-
-
-class ChangeOut(Schema):
-    """A change that was checked by planning with it."""
-
-    code: str
-    message: str
-    hint: str
-    spec: dict[str, Any] = Field(description=_("The fields of the spec to set; empty where it is done elsewhere."))
 
 
 class PlanOut(Schema):
@@ -238,6 +252,20 @@ def deployment_out(row: Deployment, model: str) -> dict[str, Any]:
         "run": row.run_id,
         "revision": row.revision.number,
         "spec": mask(row.revision.spec),
+        "findings": [_finding_out(each) for each in findings_of(row)],
+    }
+
+
+def _finding_out(found: dict[str, Any]) -> dict[str, Any]:
+    fix = found["fix"]
+    change = fix and {"code": fix["code"], "message": fix["said"].text, "hint": fix["said"].hint, "spec": fix["patch"]}
+    facts = {name: value for name, value in found["params"].items() if name not in ("title", "why")}
+    return {
+        **{name: found[name] for name in ("code", "level", "since")},
+        "message": found["text"],
+        "hint": found["hint"],
+        "facts": facts,
+        "fix": change,
     }
 
 

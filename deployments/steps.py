@@ -45,6 +45,7 @@ class RunView:
     probe: str = "idle"  # idle, asked, answered, failed
     probe_due_s: float = 0.0  # seconds until the question may be asked (again)
     job: JobView | None = None
+    hung_min: int | None = None  # for how long it has given no answer, when that counts as failed
     sidecar: str = ""  # the description of a GGUF file: "" there or not needed, moving on the host, due to be looked at
 
 
@@ -221,7 +222,11 @@ def _starting(s: Situation) -> Step:
 def _ready(s: Situation) -> Step:
     if s.run is not None and s.run.job is not None and s.run.job.log_unread:
         return ReadLog()
-    return Move(State.LOST, NO_CONTACT) if s.host_lost else Wait(30.0)
+    if s.host_lost:  # of an engine that nobody can reach nobody knows whether it hangs
+        return Move(State.LOST, NO_CONTACT)
+    if s.run is not None and s.run.hung_min is not None:
+        return StopRun(failing={"code": "serve.hung", "params": {"minutes": s.run.hung_min}})
+    return Wait(30.0)
 
 
 def _lost(s: Situation) -> Step:

@@ -18,3 +18,11 @@ def probe_run(run_id: str) -> None:
 
     ask_run(run_id)
     golden.ask_later(run_id)  # it looks whether there was an answer
+
+
+@shared_task(name="deployments.tasks.live_probe")
+def live_probe_run(run_id: str) -> None:
+    """In the probe's queue as well."""
+    from deployments.serving.live_probe import ask_run
+
+    ask_run(run_id)

@@ -13,6 +13,7 @@ from django.db import close_old_connections, connections
 
 from deployments import reconcile
 from deployments.reconcile import sweep
+from deployments.serving import watch
 from models_catalog import sweep as catalog
 from panel.audit import months
 from panel.core import idempotency
@@ -95,6 +96,7 @@ def tick() -> None:
     for host_id in fleet.mark_lost_hosts():
         signals.host_lost.send_robust(sender=Host, host_id=host_id)
     sweep()
+    watch.turn()
     catalog.sweep()
     idempotency.sweep_sometimes()
     runtime_outcomes.sweep()

@@ -4,7 +4,7 @@ from django.urls import path
 from django.views.decorators.http import require_GET
 from django.views.generic import RedirectView
 
-from deployments import views, views_hosts, views_live, views_paste, views_record
+from deployments import views, views_hosts, views_live, views_paste, views_record, views_serving
 
 urlpatterns = [
     path("", views.index, name="deployments"),
@@ -23,6 +23,9 @@ urlpatterns = [
     path("deployments/<int:pk>/questions", views_record.questions, name="deployment-questions"),
     path("deployments/<int:pk>/stop", views.stop, name="deployment-stop"),
     path("deployments/<int:pk>/restart", views.restart, name="deployment-restart"),
+    path(
+        "deployments/<int:pk>/findings/<str:family>/apply", views_serving.apply_finding, name="deployment-finding-apply"
+    ),
     path("deployments/<int:pk>/delete", views.delete, name="deployment-delete"),
     path("deployments/<int:pk>/ask", views.ask, name="deployment-ask"),
     path("deployments/<int:pk>/export", views_paste.export, name="deployment-export"),

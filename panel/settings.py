@@ -122,7 +122,7 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_DEFAULT_QUEUE = "loop"
-CELERY_TASK_ROUTES = {"deployments.tasks.probe": {"queue": "probe"}}
+CELERY_TASK_ROUTES = {f"deployments.tasks.{name}": {"queue": "probe"} for name in ("probe", "live_probe")}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # A broker that is away or hangs must not hold up who only sends a nudge: one try again, no pauses, seconds at most.
 CELERY_BROKER_TRANSPORT_OPTIONS = {
@@ -185,6 +185,8 @@ BERTH_CLAIM_S = env.number("BERTH_CLAIM_S", 6.0, low=0.5)
 BERTH_HOST_LOST_S = env.number("BERTH_HOST_LOST_S", 30.0, low=0.5)
 BERTH_STALL_S = env.number("BERTH_STALL_S", 600.0, low=1)
 BERTH_PROBE_TIMEOUT_S = env.number("BERTH_PROBE_TIMEOUT_S", 120.0, low=1)
+BERTH_LIVE_PROBE_S = env.number("BERTH_LIVE_PROBE_S", 60.0, low=0)
+BERTH_HUNG_S = env.number("BERTH_HUNG_S", 180.0, low=1)
 BERTH_RESTART_FIRST_S = env.number("BERTH_RESTART_FIRST_S", 10.0, low=0.05)
 BERTH_RESTART_MAX_S = env.number("BERTH_RESTART_MAX_S", 300.0, low=0.05)
 BERTH_LOG_CAP_MIB = env.integer("BERTH_LOG_CAP_MIB", 64, low=1)

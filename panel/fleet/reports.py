@@ -8,10 +8,11 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from panel.fleet import doors, heartbeat, hostclock, live, logstore, samples, services, signals, wire
+from panel.fleet import doors, heartbeat, hostclock, live, logstore, samples, services, serving_points, signals, wire
 from panel.fleet.models import Gpu, Host, Job, JobLog
 from panel.fleet.runtimes import outcomes as runtime_outcomes
 from panel.fleet.runtimes import packages
+from panel.fleet.wire_serving import Point
 
 LATE_US = 300_000_000  # a call is not under way for longer; a machine put back to an earlier moment is
 PROVISION = ("install", "remove")  # kinds of jobs that change which engines a host has
@@ -30,7 +31,8 @@ def take_report(host: Host, report: wire.Report) -> wire.ReportReply:
     try:
         before = samples.read(host.pk)
         if heartbeat.quiet(host, report, before, skew, now):
-            samples.keep(host.pk, heartbeat.sample(report, before, {}, skew, now))
+            looks = serving_points.commands(heartbeat.points(report, before, now))
+            samples.keep(host.pk, heartbeat.sample(report, before, {}, skew, now), looks)
             return wire.ReportReply(rev=host.work_rev)
         return _store(host, report, before, skew, now)
     except samples.Away:
@@ -77,14 +79,16 @@ def _store(
             sample["rows"] = heartbeat.figures(report.facts)
         Host.objects.filter(pk=host.pk).update(**changes)
         if not whole:
-            transaction.on_commit(partial(_remember, host.pk, sample), robust=True)
+            of_ours = {str(pk) for pk in jobs}
+            looks = {job: at for job, at in heartbeat.points(report, before, now).items() if job in of_ours}
+            transaction.on_commit(partial(_remember, host.pk, sample, looks), robust=True)
     _tell(host, changed, page_news=not changes["told"] or changes["told"] != host.told)
     return wire.ReportReply(rev=changes.get("work_rev", host.work_rev), forget=_to_forget(host, jobs, report))
 
 
-def _remember(host_id: int, sample: dict[str, Any]) -> None:
+def _remember(host_id: int, sample: dict[str, Any], looks: dict[str, Point]) -> None:
     try:
-        samples.keep(host_id, sample)
+        samples.keep(host_id, sample, serving_points.commands(looks))
     except samples.Away:
         return  # the rows say that it called; the next report finds no sample and is stored whole
 

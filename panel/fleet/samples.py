@@ -32,7 +32,7 @@ class Away(Exception):
     """The broker does not answer."""
 
 
-def _ask(*commands: tuple[Any, ...]) -> list[Any]:
+def ask(*commands: tuple[Any, ...]) -> list[Any]:
     """The answers to some commands, in one round. Raises Away, at once when the broker failed a moment ago."""
     global _away_since
     if sse.broker_away():
@@ -59,24 +59,25 @@ def row_age() -> timedelta:
 # --- one host ---------------------------------------------------------------------------------------------------------
 def read(host_id: int) -> dict[str, Any] | None:
     """The newest sample of a host; None when there is none. Raises Away."""
-    raw = _ask(("GET", f"{LIVE}{host_id}"))[0]
+    raw = ask(("GET", f"{LIVE}{host_id}"))[0]
     return _parsed(raw)
 
 
-def keep(host_id: int, sample: dict[str, Any]) -> None:
-    """Remember a sample, and that the host called at its `at`. Raises Away."""
+def keep(host_id: int, sample: dict[str, Any], more: Iterable[tuple[Any, ...]] = ()) -> None:
+    """Remember a sample, and that the host called at its `at`; `more` commands go the same way. Raises Away."""
     lasts = int(max(60.0, row_age().total_seconds()))
-    _ask(
+    ask(
         ("SET", f"{LIVE}{host_id}", json.dumps(sample, separators=(",", ":")), "EX", lasts),
         ("HSET", SEEN, host_id, sample["at"]),
         ("EXPIRE", SEEN, DAY_S),
+        *more,
     )
 
 
 def drop(host_id: int) -> None:
     """Forget what a host said last. Never raises: it expires anyway."""
     try:
-        _ask(("DEL", f"{LIVE}{host_id}"), ("HDEL", SEEN, host_id))
+        ask(("DEL", f"{LIVE}{host_id}"), ("HDEL", SEEN, host_id))
     except Away:
         return
 
@@ -106,7 +107,7 @@ def _called(rows: list[Host]) -> tuple[dict[int, datetime], datetime]:
     if not found:
         return {}, datetime.fromtimestamp(0, UTC)
     try:
-        kept, _set, since = _ask(("HMGET", SEEN, *found), ("SET", SINCE, time.time(), "NX"), ("GET", SINCE))
+        kept, _set, since = ask(("HMGET", SEEN, *found), ("SET", SINCE, time.time(), "NX"), ("GET", SINCE))
     except Away:
         away_s = time.monotonic() - _away_since if _away_since else 0.0
         return found, datetime.fromtimestamp(time.time() - away_s, UTC)
@@ -119,10 +120,10 @@ def _called(rows: list[Host]) -> tuple[dict[int, datetime], datetime]:
 def clock_moved(now: float) -> None:
     """The clock was put forward or back: silences count from `now` on, and nobody has called later than it."""
     try:
-        kept = _ask(("SET", SINCE, now), ("HGETALL", SEEN))[1]
+        kept = ask(("SET", SINCE, now), ("HGETALL", SEEN))[1]
         ahead = [host for host, seen in kept.items() if float(seen) > now]
         if ahead:
-            _ask(*[("HSET", SEEN, host, now) for host in ahead])
+            ask(*[("HSET", SEEN, host, now) for host in ahead])
     except Away:
         return  # every report is written down as rows meanwhile
 
@@ -141,7 +142,7 @@ def onto(hosts: list[Host]) -> None:
     if not rows:
         return
     try:
-        found = _ask(("MGET", *(f"{LIVE}{row.pk}" for row in rows)))[0]
+        found = ask(("MGET", *(f"{LIVE}{row.pk}" for row in rows)))[0]
     except Away:
         return
     for row, raw in zip(rows, found, strict=True):
@@ -184,7 +185,7 @@ def freshen(*jobs: Job | None) -> None:
         return
     hosts = list(dict.fromkeys(job.host_id for job in rows))
     try:
-        found = _ask(("MGET", *(f"{LIVE}{host_id}" for host_id in hosts)))[0]
+        found = ask(("MGET", *(f"{LIVE}{host_id}" for host_id in hosts)))[0]
     except Away:
         return
     known = {host_id: _parsed(raw) for host_id, raw in zip(hosts, found, strict=True)}

@@ -35,6 +35,7 @@ from panel.fleet.wire_models import DownloadFile as DownloadFile
 from panel.fleet.wire_models import DownloadTask as DownloadTask
 from panel.fleet.wire_models import PackageTask as PackageTask
 from panel.fleet.wire_models import SidecarTask as SidecarTask
+from panel.fleet.wire_serving import Serving as Serving
 
 WIRE_VERSION = 1
 WIRE_HEADER = "Berth-Wire"
@@ -290,6 +291,7 @@ class JobStatus(Message):
     log_hole: tuple[int, int] | None = None  # [from, to) that the disk bound removed
     last_output_at: float | None = None
     progress: Progress | None = None  # of an install, a download and the like
+    serving: Serving | None = None  # of an engine that listens, some seconds old at most
 
 
 class DoorFacts(Message):

@@ -48,6 +48,8 @@ class Fake:
     chat_template: bool = True
     answer_after_s: float = 0.0
     answer_status: int = 200
+    hangs_at_request: int = 0  # the n-th question and all after it get no answer, while its health is 200
+    metrics: str = ""  # a file that steers its /metrics, see engine_metrics.py
     dies_at_request: int = 0  # the n-th question kills it, as a GGUF without a kernel does
     end: str = ""  # exit, traceback, hang, signal, silent; at the phase `end_at`
     end_at: str = "args"  # phase code; "start": before the first line; "ready": once it listens

@@ -13,6 +13,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from engine_metrics import Metrics  # type: ignore[import-not-found]
+
 ROUTES = {
     "generate": {"/v1/chat/completions", "/v1/completions"},
     "embed": {"/v1/embeddings", "/v1/score", "/v1/rerank", "/score", "/rerank"},
@@ -39,6 +41,7 @@ class EngineServer:
     def __init__(self, fake: Any, names: list[str], key: str, log: Any) -> None:
         self.fake, self.names, self.key, self.log = fake, names, key, log
         self.fatal = threading.Event()
+        self.metrics = Metrics(names[0], fake.metrics)
         self.asked = 0
         self.lock = threading.Lock()
 
@@ -70,6 +73,7 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing: lines are written by `access`, as uvicorn does."""
 
     def access(self, status: int) -> None:
+        self.owner.metrics.answered(self.path, status)
         client = f"{self.client_address[0]}:{self.client_address[1]}"
         self.owner.log.plain(
             f'INFO:     {client} - "{self.command} {self.path} HTTP/1.1" {status} {HTTPStatus(status).phrase}'
@@ -91,6 +95,8 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-length: 0\r\n\r\n")
         elif path == "/version":
             self.reply(200, {"version": self.owner.fake.version})
+        elif path == "/metrics":
+            self.show_metrics()
         elif not self.allowed():
             self.reply(401, {"error": "Unauthorized"})
         elif path == "/v1/models":
@@ -98,6 +104,15 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, {"object": "list", "data": rows})
         else:
             self.reply(404, {"detail": "Not Found"})
+
+    def show_metrics(self) -> None:
+        text = self.owner.metrics.text()
+        if text is None:
+            return self.reply(404, {"detail": "Not Found"})
+        data = text.encode()
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {len(data)}\r\n\r\n"
+        self.wfile.write(head.encode() + data)
+        return None
 
     def allowed(self) -> bool:
         """vLLM's key guards only what lies below /v1."""
@@ -112,12 +127,15 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(401, {"error": "Unauthorized"})
         if self.path.split("?")[0] not in ROUTES[self.owner.fake.task]:
             return self.reply(404, {"detail": "Not Found"})
+        self.owner.metrics.add(running=1)
         try:
             self.answer(self.path.split("?")[0], self.checked(raw))
         except Refused as refusal:
             self.reply(refusal.status, refusal.body)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True  # the asker left
+        finally:
+            self.owner.metrics.add(running=-1)
         return None
 
     def checked(self, raw: bytes) -> dict[str, Any]:
@@ -131,6 +149,8 @@ class Handler(BaseHTTPRequestHandler):
             name = body.get("model") if isinstance(body, dict) else body
             raise Refused(404, f"The model `{name}` does not exist.", "NotFoundError", "model")
         number = self.owner.count()
+        while fake.hangs_at_request and number >= fake.hangs_at_request:
+            time.sleep(0.05)  # for ever, while its health is 200
         time.sleep(fake.answer_after_s)
         if fake.dies_at_request and number >= fake.dies_at_request:
             self.owner.fatal.set()
@@ -172,6 +192,7 @@ class Handler(BaseHTTPRequestHandler):
             : int(body.get("max_tokens") or body.get("max_completion_tokens") or 10**6)
         ]
         base = {"id": f"cmpl-{os.getpid()}", "created": stamp, "model": name}
+        self.owner.metrics.add(prompt_tokens=5, generation_tokens=len(words), steps=len(words), done=1)
         if body.get("stream"):
             return self.stream(self.events(base, words, chat=chat, with_usage=bool(body.get("stream_options"))))
         text = "".join(words)

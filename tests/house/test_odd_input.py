@@ -39,6 +39,7 @@ WRITE = {
     "/deployments/paste": {"text": "vllm serve /models/Tiny-1B-Instruct", "artifact": "{artifact}"},
     "/deployments/{row}/edit": DEPLOY,
     "/deployments/{row}/questions": {"question": "What is 1 + 1?"},
+    "/deployments/{row}/findings/serve.kv_full/apply": {"revision": "1"},
     "/models/folders": {"host": "{host}", "path": "/x"},
     "/models/folders/{host}/remove": {"path": "/x"},
     "/models/scan": {"host": "{host}", "model": "1"},

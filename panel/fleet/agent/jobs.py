@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pydantic import ValidationError
 
@@ -20,8 +20,10 @@ from panel.fleet.agent.job import NEVER, Job, World
 from panel.fleet.agent.journal import Final, Journal, Record, read_json
 from panel.fleet.agent.orders import Order
 from panel.fleet.agent.procs import MarkerCache
+from panel.fleet.agent.serving import Place
 from panel.fleet.agent.spawn import TASK_LIMIT_S, NoPort, Spawner
 from panel.fleet.wire import MAX_REPORT_JOBS, JobResult, JobStatus, Refusal
+from panel.fleet.wire_serving import Serving
 
 log = logging.getLogger(__name__)
 
@@ -268,7 +270,7 @@ class Jobs:
 
     # --- what is ----------------------------------------------------------------------------------------------------
 
-    def statuses(self, gpus: Reading) -> list[JobStatus]:
+    def statuses(self, gpus: Reading, serving: Mapping[str, Serving] | None = None) -> list[JobStatus]:
         """Every job, measured now; the living ones first when there are too many for a report."""
         used: dict[str, int] = {}
         for process in (process for gpu in gpus.gpus for process in gpu.processes):
@@ -283,7 +285,16 @@ class Jobs:
             self._pids = pids
             jobs = sorted(self.jobs.values(), key=lambda job: (job.record.over, -job.record.accepted_at))
             known = [job.status(used.get(job.record.id)) for job in jobs[:MAX_REPORT_JOBS]]
-            return [*known, *self.ghosts.values()][:MAX_REPORT_JOBS]
+        return [*_with_serving(known, serving or {}), *self.ghosts.values()][:MAX_REPORT_JOBS]
+
+    def serving(self) -> dict[str, Place]:
+        """Where engines of ours listen now."""
+        with self.lock:
+            return {
+                job.record.id: Place(job.record.host, job.record.port, job.engine.pid)
+                for job in self.living()
+                if job.listening and not job.stopping and job.engine is not None and job.record.port is not None
+            }
 
     def job_of(self, pid: int) -> str | None:
         """The job that a process belongs to. Called from other threads, so it takes no lock."""
@@ -327,3 +338,13 @@ class Jobs:
             if job is not None:
                 job.record.result_sent = True
                 job.remember()
+
+
+def _with_serving(known: list[JobStatus], serving: Mapping[str, Serving]) -> list[JobStatus]:
+    """With what the engines that still run said of themselves."""
+    return [
+        status.model_copy(update={"serving": seen})
+        if status.state == "running" and (seen := serving.get(status.id)) is not None
+        else status
+        for status in known
+    ]

@@ -3,7 +3,7 @@
 work     long-polls with the newest revision; hands orders to the keeper
 keeper   (main thread) makes orders true, wakes by the kernel when a process ends
 report   says what is, on every change and every 10 s; carries results; forgets what the panel has
-logs     see logs.py;  nvml: see gpus.py;  door: see door_process.py
+logs     see logs.py;  nvml: see gpus.py;  door: see door_process.py;  serving: see serving.py
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from panel.fleet.agent.job import NEVER, Job
 from panel.fleet.agent.jobs import Jobs
 from panel.fleet.agent.journal import Journal
 from panel.fleet.agent.logs import Shipper
+from panel.fleet.agent.serving import Watcher
 from panel.fleet.agent.version import VERSION
 from panel.fleet.wire import HostFacts, Report, ReportReply
 
@@ -146,6 +147,7 @@ class Agent:
         self.news = threading.Event()
         self.shipper = Shipper(self.jobs, Client(config), self.stop, self.news.set)
         self.door = DoorProcess(config, self.jobs, self.stop, self.news.set)
+        self.serving = Watcher(self.jobs.serving, self.stop, config.report_s)
         self._behind = False  # the panel offered older work than we have seen
         self._facts_at = 0.0
         self._missed_at = 0.0  # since when the panel speaks of newer work than we have
@@ -157,6 +159,7 @@ class Agent:
             signal.signal(number, self._on_signal)
         self.jobs.adopt()
         threads = [("work", self._work), ("report", self._report), ("logs", self.shipper.run), ("door", self.door.run)]
+        threads.append(("serving", self.serving.run))
         for name, target in threads:
             threading.Thread(target=target, name=name, daemon=True).start()
         self.keep()
@@ -268,7 +271,7 @@ class Agent:
             round_trip_s=self._round_trip_s,
             seq=self._seq(),
             rev=rev,
-            jobs=self.jobs.statuses(gpus),
+            jobs=self.jobs.statuses(gpus, self.serving.latest),
             facts=self._facts(gpus) if with_facts else None,
             sent_at=time.time(),
             door=self.door.facts(),

@@ -129,11 +129,16 @@ class Ident:
 
 def marker_of(pid: int) -> str:
     """The job id in a process's environment; "" when it has none or it may not be read."""
+    return env_of(pid, MARKER)
+
+
+def env_of(pid: int, name: str) -> str:
+    """One variable of a process's environment as it was started; "" when it has none or it may not be read."""
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return ""
-    prefix = MARKER.encode() + b"="
+    prefix = name.encode() + b"="
     for item in environ.split(b"\0"):
         if item.startswith(prefix):
             return item[len(prefix) :].decode(errors="replace")

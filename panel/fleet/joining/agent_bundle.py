@@ -32,6 +32,7 @@ MODULES = (
     "panel/fleet/wire.py",
     "panel/fleet/wire_base.py",
     "panel/fleet/wire_models.py",
+    "panel/fleet/wire_serving.py",
     "panel/core/outbound.py",
     "models_catalog/facts.py",
 )

@@ -69,7 +69,7 @@ class World:
     def begin(self) -> None:
         """Make the rows, by this world's clock: it has to be the present one."""
         number = next(_numbers)
-        samples._ask(("DEL", samples.SINCE))  # of the world before, whose clock was ahead
+        samples.ask(("DEL", samples.SINCE))  # of the world before, whose clock was ahead
         self.token = f"token {number}"
         self.host = builders.make_host(f"quay{number}", gpus=CARDS)
         for_cpu = self.host.runtimes.get()
