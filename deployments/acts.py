@@ -14,6 +14,7 @@ from django.db.models import Max
 from django.utils import timezone
 
 from deployments import describing, events, golden, measured, preflight, probe, queries
+from deployments.checklist import engine as checked
 from deployments.diagnosis import failure, phases, serving_log
 from deployments.engines.base import EngineRefusal, masked_env
 from deployments.models import Deployment, Run
@@ -23,7 +24,6 @@ from deployments.probe import lease as probe_lease
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
 from deployments.steps import HOST_RESTARTED, retry_delay
-from models_catalog import code_at_start
 from panel.core import queue
 from panel.core.claims import Claim
 from panel.core.crypto import seal
@@ -63,6 +63,9 @@ def place(claim: Claim, row: Deployment) -> None:
             move(claim, row, State.QUEUED, check.reason, next_attempt_at=later, **taken)
         else:
             move(claim, row, State.FAILED, check.reason, next_attempt_at=None, **taken)
+        return
+    if refusal := checked.refusal_of(check, spec_of(row)):  # what can only fail takes no memory from others
+        move(claim, row, State.FAILED, refusal, next_attempt_at=None, **taken)
         return
     try:
         with transaction.atomic():
@@ -141,16 +144,7 @@ def order(claim: Claim, row: Deployment) -> None:
     except EngineRefusal as exc:
         end_with(claim, row, State.FAILED, preflight.refused(exc))
         return
-    task = wire.EngineTask(
-        argv=launch.argv,
-        env=launch.env,
-        secret_env=launch.secret_env,
-        gpu_uuids=launch.gpu_uuids,
-        model_path=launch.model_path,
-        needs_avx2=launch.needs_avx2,
-        allow_remote_code=launch.allow_remote_code,
-        code=code_at_start.files_for(run.copy) if launch.allow_remote_code else None,
-    )
+    task = wire.EngineTask.model_validate(preflight.command_of(launch, run.copy))
     try:
         with transaction.atomic():
             job = fleet.order_job(host=run.host, task=task, job_id=run.pk, grace_s=spec.grace_s)

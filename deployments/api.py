@@ -7,6 +7,7 @@ from django.utils.translation import gettext_noop as _
 from ninja import Query, Router, Status
 
 from deployments import preflight, queries, services
+from deployments.checklist.look import look
 from deployments.hidden import restored
 from deployments.models import Deployment
 from deployments.schemas import (
@@ -20,6 +21,7 @@ from deployments.schemas import (
     deployments_out,
     plan_out,
 )
+from deployments.schemas_check import CheckIn, CheckOut, check_out
 from deployments.spec import DeploymentSpec
 from panel.core.api import Page, Token, answers, page_of
 from panel.core.errors import NotFound
@@ -93,6 +95,19 @@ def create_deployment(request: HttpRequest, body: DeploymentIn, response: HttpRe
 )
 def plan_deployment(request: HttpRequest, body: PlanIn) -> Any:
     return plan_out(preflight.check(body.spec, name=body.name))
+
+
+@router.post(
+    "/deployments/check",
+    response=answers({200: CheckOut}, 413),
+    auth=Token("deployments.create"),
+    summary=_("Check without starting"),
+    description=_(
+        "Everything that a start would meet. The engine itself is asked on its host, without loading the model."
+    ),
+)
+def check_deployment(request: HttpRequest, body: CheckIn) -> Any:
+    return check_out(look(body.spec, name=body.name, actor=request.auth, again=body.again, own=body.deployment_id))
 
 
 @router.get(

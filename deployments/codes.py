@@ -6,6 +6,7 @@ A test walks the code and fails on a code that is missing here.
 from django.utils.translation import gettext_lazy as _
 
 from deployments.codes_changes import CHANGES
+from deployments.codes_check import CHECKS
 from deployments.serving.codes import FIXES, FOUND
 from panel.core.wording import Pair
 
@@ -13,6 +14,7 @@ CODES: dict[str, Pair] = {
     **CHANGES,
     **FOUND,
     **FIXES,
+    **CHECKS,
     # the loop
     "queued.waiting": (_("Waiting for its turn."), ""),
     "reserve.no_room": (

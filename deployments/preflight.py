@@ -14,6 +14,7 @@ from deployments.engines.base import (
     EngineRefusal,
     Launch,
     LaunchContext,
+    Reason,
     RuntimeFacts,
     command_preview,
 )
@@ -52,6 +53,7 @@ class Check:
     changes: tuple[Change, ...] = ()  # what would make it fit, where nothing does
     outlook: Outlook | None = None  # for a page with sliders; None where nobody asked
     describes: bool = False  # the host has to describe the model's file for the engine before the start
+    refusals: tuple[Reason, ...] = ()  # what the adapter has against this command, where there is a place for it
 
     @property
     def ok(self) -> bool:
@@ -126,8 +128,22 @@ def check(spec: DeploymentSpec, *, name: str, ahead: bool = False, fleet: Fleet 
     try:
         launch = _launch(spec, name, host, runtime, copy, found.as_dict(), NO_KEY, detail=False, sidecar=folder)
     except EngineRefusal as exc:
-        return Check(**where, reason=refused(exc))
+        return Check(**where, reason=refused(exc), refusals=exc.reasons)
     return Check(**where, launch=launch)
+
+
+def command_of(launch: Launch, copy: Copy) -> dict[str, Any]:
+    """A command as the host takes it, to run it or to have it checked (wire.Command)."""
+    return {
+        "argv": launch.argv,
+        "env": launch.env,
+        "secret_env": launch.secret_env,
+        "gpu_uuids": launch.gpu_uuids,
+        "model_path": launch.model_path,
+        "needs_avx2": launch.needs_avx2,
+        "allow_remote_code": launch.allow_remote_code,
+        "code": code_at_start.files_for(copy) if launch.allow_remote_code else None,
+    }
 
 
 def launch_of(spec: DeploymentSpec, run: Run, *, name: str, api_key: str) -> Launch:

@@ -9,6 +9,7 @@ from django.db.models import Count, Q, QuerySet
 
 from deployments.diagnosis import phases
 from deployments.models import Deployment, Run
+from deployments.spec import DeploymentSpec
 from models_catalog.models import Artifact, Copy
 from panel.core.errors import NotFound
 
@@ -156,3 +157,11 @@ def steps_of(run: Run) -> list[phases.StepState]:
         found.append({"code": "answered", "start": asked, "end": end, "done": None, "total": None})
     first, *others = phases.step_states(found)
     return [replace(first, start=created, end=found[0]["start"]), *others]
+
+
+def named(number: str) -> tuple[int, DeploymentSpec] | None:
+    """A deployment by its number as an address or field says it, with its settings; None where there is none."""
+    if not number.isdecimal() or len(number) > 18:
+        return None
+    row = Deployment.objects.filter(pk=int(number), deleted_at=None).select_related("revision").first()
+    return (row.pk, DeploymentSpec.model_validate(row.revision.spec)) if row and row.revision else None

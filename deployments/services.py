@@ -1,5 +1,6 @@
 """What people want: each act writes intent and its audit row in one transaction, then nudges the loop."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -89,10 +90,13 @@ def _locked(deployment: Deployment) -> Deployment:
 
 
 @transaction.atomic
-def create(*, name: str, spec: DeploymentSpec, actor: Any, start: bool = True) -> Deployment:
+def create(
+    *, name: str, spec: DeploymentSpec, actor: Any, start: bool = True, despite: Sequence[str] = ()
+) -> Deployment:
     """A new deployment with its first revision. Raises Invalid for a bad or taken name.
 
     The same again by the same person within a minute is a button pressed twice, and gives the one that was made.
+    `despite` are the codes of the warnings that the person saw, and starts in spite of.
     """
     _check_name(name)
     _check_artifact(spec, actor)
@@ -115,6 +119,8 @@ def create(*, name: str, spec: DeploymentSpec, actor: Any, start: bool = True) -
     deployment.save(update_fields=["revision"])
     after = {"desired": deployment.desired, "spec": mask(deployment.revision.spec)}
     audit.record("deployment.created", deployment, actor=actor, after=after)
+    if despite:
+        audit.record("deployment.started_despite", deployment, actor=actor, warnings=list(despite))
     events.nudge_on_commit(deployment.pk)
     return deployment
 

@@ -4,7 +4,7 @@ from django.urls import path
 from django.views.decorators.http import require_GET
 from django.views.generic import RedirectView
 
-from deployments import views, views_hosts, views_live, views_paste, views_record, views_serving
+from deployments import views, views_check, views_hosts, views_live, views_paste, views_record, views_serving
 
 urlpatterns = [
     path("", views.index, name="deployments"),
@@ -13,6 +13,7 @@ urlpatterns = [
     path("deployments/new", views.new, name="deployment-new"),
     path("deployments/paste", views_paste.paste, name="deployment-paste"),
     path("deployments/plan", views.plan, name="deployment-plan"),
+    path("deployments/check", views_check.check, name="deployment-check"),
     path("deployments/<int:pk>/", views.detail, name="deployment"),
     path("deployments/<int:pk>/edit", views.edit, name="deployment-edit"),
     path("deployments/<int:pk>/start", views.start, name="deployment-start"),

@@ -28,6 +28,7 @@ from deployments.gateway.ask import ask as ask_door
 from deployments.gateway.snapshot import probe_token
 from deployments.models import Deployment
 from deployments.spec import DeploymentSpec
+from deployments.views_check import looked, warnings_of
 from models_catalog.shelf import NotApproved
 from panel.accounts.access import can
 from panel.accounts.guard import right
@@ -36,6 +37,7 @@ from panel.core.numbers import ngroup
 from panel.core.pages import form_again, go, page, put_errors, slice_of
 
 PAGE = 50
+ASKS = ("plan", "check", "check-again")  # what a button of the form does beside saving
 LONGEST_SHOWN = 20_000  # characters of an answer in the box
 
 
@@ -80,7 +82,9 @@ def _form(request: HttpRequest, *, row: Deployment | None = None) -> DeploymentF
 def _show(request: HttpRequest, form: DeploymentForm, row: Deployment | None = None) -> HttpResponse:
     context = contexts_form.form(form, row, request.actor)
     context["rest_shown"] = request.GET.get("all") == "1" or request.GET.get("part") == "rest"
-    if request.POST.get("act") == "plan" or "apply" in request.POST:  # a browser without scripts asks for the plan so
+    if request.POST.get("act") in ASKS or "apply" in request.POST:  # a browser without scripts asks for the plan so
+        if request.POST.get("act") != "plan" and "apply" not in request.POST:
+            context |= looked(form, request.actor, again=request.POST.get("act") == "check-again")
         return page(request, "deployments/form.html", {**context, **_planned(form), "planned": True})
     if form.is_bound:
         return form_again(request, "deployments/form.html", context)
@@ -92,7 +96,9 @@ def _save(request: HttpRequest, form: DeploymentForm, row: Deployment | None) ->
         if row is None:
             spec = form.to_spec()
             start = request.POST.get("act") != "save"
-            row = services.create(name=form.cleaned_data["name"], spec=spec, actor=request.actor, start=start)
+            name = form.cleaned_data["name"]
+            despite = warnings_of(spec, name) if request.POST.get("act") == "anyway" else []
+            row = services.create(name=name, spec=spec, actor=request.actor, start=start, despite=despite)
         else:
             spec = form.to_spec(DeploymentSpec.model_validate(row.revision.spec))
             number = request.POST.get("revision", "")
@@ -108,7 +114,7 @@ def _save(request: HttpRequest, form: DeploymentForm, row: Deployment | None) ->
 
 
 def _saves(request: HttpRequest) -> bool:
-    return request.method == "POST" and request.POST.get("act") != "plan" and "apply" not in request.POST
+    return request.method == "POST" and request.POST.get("act") not in ASKS and "apply" not in request.POST
 
 
 @require_http_methods(["GET", "POST"])

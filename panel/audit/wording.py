@@ -33,7 +33,7 @@ KINDS = {
     ),
     "settings": Kind(
         _("Settings changed"),
-        ("deployment.created", "deployment.edited", "deployment.questions_changed", "deployment.deleted"),
+        ("deployment.created", "deployment.edited", "deployment.checked", "deployment.questions", "deployment.deleted"),
     ),
     "models": Kind(_("Models"), ("model", "root.", "artifact.", "download.", "conversion.")),
     "hosts": Kind(_("Hosts"), ("host", "runtime", "job.")),
@@ -71,6 +71,8 @@ SENTENCES: dict[str, Any] = {
     "token.revoked": _("{actor} revoked the token {target}"),
     "deployment.created": _("{actor} created {target}"),
     "deployment.edited": _("{actor} changed {target}"),
+    "deployment.checked": _("{actor} had the engine check the settings of {target}"),
+    "deployment.started_despite": _("{actor} started {target} in spite of warnings"),
     "deployment.questions_changed": _("{actor} changed the golden questions of {target}"),
     "deployment.started": _("{actor} started {target}"),
     "deployment.stopped": _("{actor} stopped {target}"),

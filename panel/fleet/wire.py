@@ -29,6 +29,10 @@ from panel.fleet.wire_base import MAX_LIST as MAX_LIST
 from panel.fleet.wire_base import MAX_PARAMS as MAX_PARAMS
 from panel.fleet.wire_base import Cut, Params, Text, Texts
 from panel.fleet.wire_base import Message as Message
+from panel.fleet.wire_engine import MAX_CODE as MAX_CODE
+from panel.fleet.wire_engine import CheckTask as CheckTask
+from panel.fleet.wire_engine import Command as Command
+from panel.fleet.wire_engine import EngineTask as EngineTask
 from panel.fleet.wire_models import ConvertTask as ConvertTask
 from panel.fleet.wire_models import DeleteTask as DeleteTask
 from panel.fleet.wire_models import DownloadFile as DownloadFile
@@ -43,33 +47,11 @@ INSTANCE_HEADER = "Berth-Instance"  # "<seat>.<start>", see agent/seat.py
 MAX_LOG_CHUNK = 1 << 20  # bytes of one log upload
 MAX_REPORT_JOBS = 500
 MAX_GPUS = 256
-MAX_CODE = 2000  # files of a model's own code, of all its copies
 MAX_ITEMS = 20_000  # of a result
 PORT_PLACE = "{port}"  # the argv element that the agent replaces by the port it picked
 
 
 # --- work: panel → agent -------------------------------------------------------------------------------------------
-
-
-class EngineTask(Message):
-    """Run a server process. `argv[0]` must be the executable of a registered runtime of this host.
-
-    `log_head_mib` and `log_tail_mib` bound the log on the host's disk: the first and the newest part are kept.
-    `gpu_uuids` empty means no GPU is visible to the process. `code` are the model's own files of code that may run, as
-    (name, SHA-256 in hex); the host starts with no others (agent/own_code.py). None: from a panel that names none.
-    """
-
-    kind: Literal["engine"] = "engine"
-    argv: list[str] = Field(min_length=1, max_length=500)
-    env: dict[str, str] = {}
-    secret_env: dict[str, str] = {}
-    gpu_uuids: list[str] = []
-    model_path: str
-    needs_avx2: bool = False
-    allow_remote_code: bool = False
-    code: list[tuple[str, str]] | None = Field(default=None, max_length=MAX_CODE)
-    log_head_mib: int = 8
-    log_tail_mib: int = 56
 
 
 class ScanTask(Message):
@@ -127,6 +109,7 @@ class RemoveTask(Message):
 
 AnyTask = (
     EngineTask
+    | CheckTask
     | ScanTask
     | RuntimesTask
     | InstallTask

@@ -123,6 +123,7 @@
   }
   // The listener of the field in panel.js and htmx's own see the same event; the number is in the field before.
   form.addEventListener('input', e => {
+    if ($('#check')?.children.length) $('#check').outerHTML = '<div id="check"></div>';   // it was about other settings
     if (e.target.name === 'artifact') live = null;                 // another model: its numbers come with its plan
     follow(false);
   });

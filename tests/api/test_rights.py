@@ -20,6 +20,7 @@ TABLE = {
     "GET /api/v1/deployments": "viewer",
     "POST /api/v1/deployments": "operator",
     "POST /api/v1/deployments/plan": "operator",
+    "POST /api/v1/deployments/check": "operator",
     "POST /api/v1/deployments/from-command": "operator",
     "GET /api/v1/deployments/{deployment_id}": "viewer",
     "PATCH /api/v1/deployments/{deployment_id}": "operator",
@@ -86,6 +87,7 @@ TABLE = {
 WITHIN = {name for name in TABLE if "/deployments" in name or "/runs" in name} - {
     "POST /api/v1/deployments",
     "POST /api/v1/deployments/plan",
+    "POST /api/v1/deployments/check",
     "POST /api/v1/deployments/from-command",
 }
 WITHIN |= {"GET /api/v1/me"}

@@ -383,6 +383,15 @@ def no_such_model(model: str) -> int:
     return 1
 
 
+def configure(arguments: argparse.Namespace) -> None:
+    """As the real one builds its configuration before anything else, where its package is beside it."""
+    try:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+    except ImportError:
+        return
+    AsyncEngineArgs.from_cli_args(arguments).create_engine_config()
+
+
 def main(argv: list[str]) -> int:
     """The command line of `vllm`. `--version` and `serve` are known, nothing else."""
     if argv[:1] in (["--version"], ["-v"]):
@@ -395,6 +404,7 @@ def main(argv: list[str]) -> int:
     model = arguments.model_tag or arguments.model or ""
     if not Path(model).exists():
         return no_such_model(model)
+    configure(arguments)
     return Engine(read_fake(model), arguments, model).run()
 
 

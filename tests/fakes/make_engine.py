@@ -15,6 +15,30 @@ CHAT_TEMPLATE = (
 )
 
 
+# What the package builds before an engine is begun: it refuses one thing, in vLLM's words.
+CONFIG = """
+class EngineArgs:
+    @classmethod
+    def from_cli_args(cls, cli):
+        made = cls()
+        made.cli = cli
+        return made
+
+    def create_engine_config(self):
+        print("INFO 11-30 14:02:15 [model.py:547] Resolved architecture: LlamaForCausalLM", flush=True)
+        if str(self.cli.max_model_len).isdecimal() and int(self.cli.max_model_len) >= 900_000:
+            raise ValueError(
+                "User-specified max_model_len (%s) is greater than the derived max_model_len "
+                "(max_position_embeddings=2048 or model_max_length=None in model's config.json)." % self.cli.max_model_len
+            )
+        return self
+
+
+class AsyncEngineArgs(EngineArgs):
+    pass
+"""
+
+
 def make_fake_engine(folder: Path, *, version: str = "0.32.0+cpu", device: str = "cpu", **fake: object) -> Path:
     """Install `vllm` and the `python` that it runs with into a folder, as a virtual environment's bin; the executable.
 
@@ -54,6 +78,8 @@ def _package(site: Path, version: str, device: str) -> Path:
         "vllm/__init__.py": f"__version__ = {version!r}\n",
         "vllm/platforms/__init__.py": platform,
         "vllm/utils/__init__.py": "",
+        "vllm/engine/__init__.py": "",
+        "vllm/engine/arg_utils.py": CONFIG,
         "vllm/utils/argparse_utils.py": "from argparse import ArgumentParser as FlexibleArgumentParser\n",
         "vllm/entrypoints/__init__.py": "",
         "vllm/entrypoints/openai/__init__.py": "",

@@ -36,6 +36,7 @@ DEPLOY = {
 WRITE = {
     "/deployments/new": DEPLOY,
     "/deployments/plan": DEPLOY,
+    "/deployments/check": {**DEPLOY, "own": "{row}", "again": ""},
     "/deployments/paste": {"text": "vllm serve /models/Tiny-1B-Instruct", "artifact": "{artifact}"},
     "/deployments/{row}/edit": DEPLOY,
     "/deployments/{row}/questions": {"question": "What is 1 + 1?"},

@@ -37,6 +37,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "deployments/paste": ("operator", "operator"),
     "deployments/<int:pk>/export": ("viewer", NOBODY),
     "deployments/plan": (NOBODY, "operator"),
+    "deployments/check": (NOBODY, "operator"),
     "deployments/<int:pk>/": ("viewer", NOBODY),
     "deployments/<int:pk>/edit": ("operator", "operator"),
     "deployments/<int:pk>/start": (NOBODY, "operator"),

@@ -21,7 +21,7 @@ from deployments.engines.options import parse_schema
 from deployments.engines.registry import adapter_for
 from deployments.spec import DeploymentSpec
 from panel.fleet.agent import forbidden, guard
-from panel.fleet.wire import EngineTask
+from panel.fleet.wire import CheckTask, EngineTask
 from tests.settings import TEST_ENGINE_CACHE
 
 HERE = Path(__file__).parent
@@ -48,7 +48,14 @@ def order(root: Path, *flags: str, **more: Any) -> EngineTask:
 
 
 def code(root: Path, task: EngineTask, **more: Any) -> str:
-    """Why the host refuses; "" when it runs it."""
+    """Why the host refuses; "" when it runs it. A mere check of the command is refused just so."""
+    checked = CheckTask.model_validate(task.model_dump(exclude={"kind", "log_head_mib", "log_tail_mib"}))
+    found = [_code(root, one, **more) for one in (task, checked)]
+    assert found[0] == found[1], "what a start could not run, a check does not run either"
+    return found[0]
+
+
+def _code(root: Path, task: EngineTask | CheckTask, **more: Any) -> str:
     try:
         guard.check_engine(task, limits(root, **more))
     except guard.Refused as refused:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from panel.fleet.agent import forbidden, install_plan
-from panel.fleet.wire import PORT_PLACE, EngineTask, InstallTask, Refusal
+from panel.fleet.wire import PORT_PLACE, Command, InstallTask, Refusal
 
 MAX_ARG = 64 << 10
 MAX_ENV = 256
@@ -60,7 +60,7 @@ class Limits:
     sidecars: Path | None = None  # the agent's folder of descriptions, see sidecar.py
 
 
-def check_engine(task: EngineTask, limits: Limits) -> None:
+def check_engine(task: Command, limits: Limits) -> None:
     """Raises Refused when this host must not run the task."""
     if task.argv[0] not in limits.executables:
         raise Refused("runtime_unknown", executable=task.argv[0][:500])
@@ -112,7 +112,7 @@ def inside(path: Path, roots: Iterable[Path]) -> bool:
     return any(root.is_dir() and resolved.is_relative_to(root.resolve()) for root in roots)
 
 
-def check_model(task: EngineTask, roots: list[Path]) -> None:
+def check_model(task: Command, roots: list[Path]) -> None:
     path = Path(task.model_path)
     if not path.is_absolute() or "\0" in task.model_path or not inside(path, roots):
         raise Refused("path_not_allowed", path=task.model_path[:500])
@@ -204,7 +204,7 @@ def denied(arg: str, limits: Limits, *, remote_code: bool) -> bool:
     return name in names or (name not in forbidden.OWN_NAMES and any(full.startswith(name) for full in names))
 
 
-def check_argv(task: EngineTask, limits: Limits) -> None:
+def check_argv(task: Command, limits: Limits) -> None:
     args = task.argv
     if any("\0" in arg or len(arg) > MAX_ARG for arg in args):
         raise Refused("argument_size")
@@ -281,7 +281,7 @@ def _check_env_value(value: str, limits: Limits) -> None:
         raise Refused("path_not_allowed", path=value[:500])
 
 
-def engine_env(task: EngineTask, job_id: str, own: Mapping[str, str]) -> dict[str, str]:
+def engine_env(task: Command, job_id: str, own: Mapping[str, str]) -> dict[str, str]:
     """The whole environment of the engine: a little of ours, what was ordered, and what marks it as this job's."""
     env = {name: own[name] for name in INHERITED if own.get(name)}
     env.update(task.env)

@@ -23,6 +23,7 @@ MAX_REV = 1 << 62
 TRACE = re.compile(r"[A-Za-z0-9._-]{0,64}")  # the shim writes it into JSON as it is
 KINDS = (
     "engine", "scan", "runtimes", "install", "remove", "package", "download", "delete", "sidecar", "convert",
+    "check",
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from models_catalog.inspect.hf_code import MAX_BYTES
 from models_catalog.inspect.reading import MAX_JSON, clean, open_regular
 from panel.fleet.agent import forbidden
 from panel.fleet.agent.guard import MAX_LINKS, Refused, flag_name, inside
-from panel.fleet.wire import EngineTask
+from panel.fleet.wire import Command
 
 FOLDER = "model"  # below the job's own
 # Options by which an engine would take code from a second place with the same permission.
@@ -27,13 +27,13 @@ SECOND = ("tokenizer", "hf-config-path", "speculative-config", "spec-model")  # 
 WORDS_ONLY = ("tokenizer.json", "vocab.json")  # large, and read for nothing but words
 
 
-def applies(task: EngineTask) -> bool:
+def applies(task: Command) -> bool:
     """Whether the engine may run the model's own code, and the panel named which. A GGUF file brings none."""
     asked = any(flag_name(arg) == forbidden.REMOTE_CODE for arg in task.argv if arg.startswith("--"))
     return asked and task.allow_remote_code and task.code is not None and Path(task.model_path).is_dir()
 
 
-def seal(task: EngineTask, job: Path, roots: Sequence[Path]) -> list[str]:
+def seal(task: Command, job: Path, roots: Sequence[Path]) -> list[str]:
     """Make the folder below the job's and return the command with it. Raises Refused and OSError.
 
     Refused is code_changed (`files` that are not as allowed) or code_elsewhere (`place` that it would come from).
@@ -140,7 +140,7 @@ def _texts(value: Any) -> Iterator[str]:
             todo += item.values() if isinstance(item, dict) else item
 
 
-def _check_options(task: EngineTask) -> None:
+def _check_options(task: Command) -> None:
     """The permission is for this model: a tokenizer or a second model from elsewhere would bring code of its own."""
     for arg, following in zip(task.argv[3:], [*task.argv[4:], ""], strict=True):
         flag, sign, value = arg.partition("=")

@@ -23,6 +23,7 @@ from panel.fleet.agent.procs import Ident, boot_id
 from panel.fleet.wire import (
     PORT_PLACE,
     AnyTask,
+    CheckTask,
     ConvertTask,
     DeleteTask,
     DownloadTask,
@@ -31,6 +32,9 @@ from panel.fleet.wire import (
     PackageTask,
     RemoveTask,
     SidecarTask,
+)
+from panel.fleet.wire import (
+    Command as EngineCommand,
 )
 
 SHIM = Path(__file__).with_name("shim.py")
@@ -46,6 +50,7 @@ TASK_LIMIT_S = {
     "sidecar": 560.0,  # less than a start may take until it is ordered
     "convert": 7 * 3600.0,
     "package": 3600.0,
+    "check": 280.0,  # waiting for another one included
 }
 FIRST_PORT, PORTS = 20_000, 12_000
 
@@ -136,7 +141,7 @@ class Spawner:
                 sidecar_order.check_convert(task, allowed=self.config.allow_download, roots=roots)
         elif isinstance(task, PackageTask):
             sidecar_order.check_package(self.config, task)
-        if not isinstance(task, EngineTask):
+        if not isinstance(task, EngineCommand):
             return
         allowed = frozenset([task.argv[0]]) if self.registry.allows(task.argv[0]) else frozenset()
         limits = guard.Limits(
@@ -155,15 +160,13 @@ class Spawner:
         folder = self.journal.folder_of(record.id)
         folder.mkdir(mode=0o700, exist_ok=True)
         if isinstance(task, EngineTask):
-            record.host = guard.host_of(task.argv)
-            record.port = free_port(record.host, taken)
-            argv = task.argv
-            if own_code.applies(task):
-                argv, record.reads = own_code.seal(task, folder, self.config.current_roots()), task.model_path
-            record.argv = [str(record.port) if arg == PORT_PLACE else arg for arg in argv]
+            record.argv = self._command(record, task, folder, taken)
             record.head = max(1, min(task.log_head_mib, self.config.log_head_mib)) * MIB
             record.tail = max(1, min(task.log_tail_mib, self.config.log_tail_mib)) * MIB
             return Command(record.argv, guard.engine_env(task, record.id, self.env))
+        if isinstance(task, CheckTask):  # the same command as a start's; what listens there is not a server of ours
+            task = task.model_copy(update={"argv": self._command(record, task, folder, taken)})
+            record.port, record.reads = None, task.model_path
         request = folder / "request.json"
         request.write_text(json.dumps(task.model_dump(mode="json", exclude={"secret_env"})))
         record.argv = [sys.executable, "-m", "panel.fleet.agent.task", task.kind]
@@ -178,6 +181,15 @@ class Spawner:
         elif isinstance(task, DownloadTask):
             env |= task.secret_env
         return Command(record.argv, env)
+
+    def _command(self, record: Record, task: EngineCommand, folder: Path, taken: Iterable[int]) -> list[str]:
+        """The command with a free port, and with the model's folder of allowed code where it has code of its own."""
+        record.host = guard.host_of(task.argv)
+        record.port = free_port(record.host, taken)
+        argv = task.argv
+        if own_code.applies(task):
+            argv, record.reads = own_code.seal(task, folder, self.config.current_roots()), task.model_path
+        return [str(record.port) if arg == PORT_PLACE else arg for arg in argv]
 
     def _task_env(self, job_id: str) -> dict[str, str]:
         env = {name: self.env[name] for name in (*guard.INHERITED, "BERTH_ENGINE_CACHE") if self.env.get(name)}

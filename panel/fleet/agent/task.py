@@ -14,9 +14,21 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from panel.fleet.agent import config, convert, delete, discover, download_job, files, install_job, package, sidecar_job
+from panel.fleet.agent import (
+    config,
+    convert,
+    delete,
+    discover,
+    download_job,
+    engine_check,
+    files,
+    install_job,
+    package,
+    sidecar_job,
+)
 from panel.fleet.agent.journal import write_json
 from panel.fleet.wire import (
+    CheckTask,
     ConvertTask,
     DeleteTask,
     DownloadTask,
@@ -109,6 +121,7 @@ def main(argv: list[str]) -> int:
         "remove": lambda: install_job.remove(settings, RemoveTask.model_validate(raw)),
         "package": lambda: package.add(settings, PackageTask.model_validate(raw), Path(request).parent),
         "sidecar": lambda: sidecar_job.describe(settings, SidecarTask.model_validate(raw), Path(request).parent),
+        "check": lambda: engine_check.check(settings, CheckTask.model_validate(raw), Path(request).parent),
         "convert": lambda: convert.convert(settings, ConvertTask.model_validate(raw), Path(request).parent),
     }
     try:

@@ -31,6 +31,7 @@ FOLDERS = ("panel/fleet/agent", "panel/fleet/door", "models_catalog/inspect", "m
 MODULES = (
     "panel/fleet/wire.py",
     "panel/fleet/wire_base.py",
+    "panel/fleet/wire_engine.py",
     "panel/fleet/wire_models.py",
     "panel/fleet/wire_serving.py",
     "panel/core/outbound.py",

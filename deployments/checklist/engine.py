@@ -1,0 +1,185 @@
+"""The engine's own validation: ordered as a job of the host, kept by what was checked, read back as a finding.
+
+Nothing of its own is stored. The job's `order` holds the key, its `result` the engine's words, and what they mean is
+decided when they are read, by the diagnosis that reads the log of a failed start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from deployments.checklist import patches
+from deployments.checklist.findings import Finding, Fix
+from deployments.diagnosis import failure
+from deployments.diagnosis.result import Diagnosis
+from deployments.preflight import UNMADE, Check, command_of
+from deployments.spec import DeploymentSpec
+from models_catalog import code_at_start
+from panel import audit
+from panel.fleet import services as fleet
+from panel.fleet import wire
+from panel.fleet.models import Job
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1  # raise it when a check comes to look at more: then all are asked anew
+KEPT = timedelta(days=7)  # a verdict; files, command and engine are in its key, drivers and limits of the host are not
+HOLDS = timedelta(days=1)  # a refusal ends a start so long
+OVERDUE = timedelta(seconds=330)  # the host's own limit and the way there and back
+AT_ONCE = 4  # checks that one host has in hand; each waits for the one before
+MOST_NAMED = 300  # characters of a line that is shown
+# What differs from minute to minute or from name to name, and is nothing to the engine's validation.
+_LEFT_OUT = ("--served-model-name", "--gpu-memory-utilization", "--port")
+_ENV_LEFT_OUT = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
+_OLD = ("kind_unknown", "order_unreadable")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`state`: none (nobody asked), running, passed, refused, or unknown (with a note that says why)."""
+
+    state: str = "none"
+    finding: Finding | None = None
+    host: dict[str, Any] = field(default_factory=dict)
+    seconds: float | None = None
+    sure: bool = False  # a refusal whose class is known and that does not go away by itself
+
+
+def can_be_asked(check: Check) -> bool:
+    """Whether there is a whole command to show to the engine."""
+    return check.launch is not None and not any(UNMADE in word for word in check.launch.argv)
+
+
+def key_of(check: Check) -> str:
+    """Names what is checked: the engine, its command, the model's files and the kind of device."""
+    assert check.launch is not None and check.runtime is not None and check.copy is not None
+    words = list(check.launch.argv)
+    for flag in _LEFT_OUT:
+        if flag in words:
+            place = words.index(flag)
+            del words[place : place + 2]
+    env = {name: value for name, value in check.launch.env.items() if name not in _ENV_LEFT_OUT}
+    facts = [
+        FORMAT, check.runtime.pk, check.runtime.version, sorted(map(str, check.runtime.plugins)), words, env,
+        check.copy.artifact.fingerprint, sorted(gpu.name for gpu in check.gpus), check.launch.allow_remote_code,
+        code_at_start.files_for(check.copy) if check.launch.allow_remote_code else None,
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def known(check: Check) -> Job | None:
+    """The newest job that checked the same."""
+    assert check.host is not None
+    rows = Job.objects.filter(host=check.host, kind="check", created_at__gt=timezone.now() - KEPT)
+    return rows.filter(order__key=key_of(check)).order_by("-created_at").first()
+
+
+def order(check: Check, *, name: str, actor: Any) -> Job | None:
+    """Have the host ask its engine; None where it has enough in hand or is gone."""
+    assert check.launch is not None and check.host is not None and check.copy is not None
+    waiting = Job.objects.filter(host=check.host, kind="check", open=True, created_at__gt=timezone.now() - OVERDUE)
+    if waiting.count() >= AT_ONCE:
+        return None
+    task = wire.CheckTask.model_validate(
+        {**command_of(check.launch, check.copy), "secret_env": {}, "key": key_of(check)}
+    )
+    try:
+        with transaction.atomic():
+            job = fleet.order_job(host=check.host, task=task, grace_s=5.0)
+            audit.record("deployment.checked", name, actor=actor, host=check.host.name, model=str(check.copy.artifact))
+    except fleet.HostGone:
+        return None
+    return job
+
+
+def outcome(job: Job | None, spec: DeploymentSpec) -> Outcome:
+    """What the engine said of a command."""
+    if job is None:
+        return Outcome()
+    if job.never_ran:
+        refusal = job.status.get("refusal") or {}
+        return _unknown("check.old_agent" if refusal.get("code") in _OLD else "check.not_made", refusal)
+    if job.result is None:
+        over = job.lost_result or job.created_at < timezone.now() - OVERDUE
+        return _unknown("check.not_finished", {}) if over else Outcome("running")
+    result = wire.JobResult.model_validate(job.result)
+    if result.refusal is not None or not result.items:
+        return _unknown("check.not_finished", result.refusal.model_dump() if result.refusal else {})
+    return outcome_of(result.items[0], spec)
+
+
+def _unknown(code: str, refusal: dict[str, Any]) -> Outcome:
+    return Outcome("unknown", Finding("note", code, {"cause": str(refusal.get("code") or "")[:100]}))
+
+
+def outcome_of(said: dict[str, Any], spec: DeploymentSpec) -> Outcome:
+    """The host's words, which may be anything, as an outcome."""
+    given = said.get("host")
+    host: dict[str, Any] = given if isinstance(given, dict) else {}
+    took = said.get("seconds")
+    seconds = float(took) if isinstance(took, int | float) and 0 <= took < 1e6 else None
+    if said.get("verdict") == "passed":
+        return Outcome("passed", None, host, seconds)
+    if said.get("verdict") != "refused":
+        return Outcome("unknown", Finding("note", "check.cannot_be_asked"), host, seconds)
+    finding, sure = _refused(said, spec)
+    return Outcome("refused", finding, host, seconds, sure)
+
+
+def _refused(said: dict[str, Any], spec: DeploymentSpec) -> tuple[Finding, bool]:
+    output = str(said.get("output") or "").encode()[-failure.MAX_LOG_BYTES :]
+    code, signal = _number(said.get("exit_code")), _number(said.get("signal"))
+    try:
+        found = failure.diagnosed(output, exit_code=code, signal=signal)
+        root = found.root or str(failure.first_error(output).get("root") or "")
+    except Exception:  # a verdict must be shown, whatever the engine wrote
+        log.exception("the output of a check could not be explained")
+        found, root = Diagnosis(), ""
+    params: dict[str, Any] = {"root": root.strip()[:MOST_NAMED]}
+    if not found.recognised:
+        ended = signal is not None and not root  # killed from outside, more likely than not
+        return Finding("warning" if ended else "error", "check.refused_unknown", params), False
+    params |= {"title": found.title, "why": found.why, "cause": found.code}
+    return Finding("error", "check.refused", params, "", tuple(_fixes(found, spec))), not found.curable
+
+
+def _fixes(found: Diagnosis, spec: DeploymentSpec) -> list[Fix]:
+    """What the diagnosis offers and one click can do."""
+    fixes = []
+    for offer in found.fixes:
+        name = offer.name.lstrip("-").replace("-", "_")
+        if offer.kind == "set" and offer.ready and offer.after not in (None, "") and name != "model":
+            patch = patches.put(spec, name, offer.after)
+        elif offer.kind == "drop":
+            patch = patches.drop(spec, name)
+        else:
+            continue
+        if patch:
+            fixes.append(Fix("fix.offered", {"text": offer.text, "params": dict(offer.params)}, patch))
+    return fixes[:3]
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1000 else None
+
+
+def refusal_of(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
+    """Why a start would fail at once, as the engine has said of the very same command; {} where it has not.
+
+    One query. Only what is sure counts: a class that is known, and that does not go away by itself.
+    """
+    if not can_be_asked(check):
+        return {}
+    job = known(check)
+    if job is None or job.result is None or job.created_at < timezone.now() - HOLDS:
+        return {}
+    found = outcome(job, spec)
+    return found.finding.reason if found.state == "refused" and found.sure and found.finding else {}

@@ -1,0 +1,110 @@
+"""The list as a whole: static findings and the plan at once, the engine's own word when it comes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils import timezone
+
+from deployments import preflight
+from deployments.checklist import engine, static
+from deployments.checklist.findings import Finding, Part, Verdict, verdict, warnings
+from deployments.models import Deployment
+from deployments.preflight import Check
+from deployments.spec import DeploymentSpec
+from models_catalog.models import Artifact
+
+AGAIN_AFTER_S = 20  # what the host could not say is asked once more, and not at every look
+
+
+@dataclass(frozen=True)
+class CheckList:
+    """What was found, part by part, and the plan that it is about."""
+
+    parts: tuple[Part, ...]
+    check: Check
+
+    @property
+    def verdict(self) -> Verdict:
+        return verdict(self.parts)
+
+    @property
+    def warnings(self) -> list[str]:
+        return warnings(self.parts)
+
+
+def look(
+    spec: DeploymentSpec, *, name: str, actor: Any = None, ask: bool = True, again: bool = False, own: int | None = None
+) -> CheckList:
+    """The list now. With `ask` the host is asked what nobody asked yet, with `again` also what it answered before.
+
+    `own` is the deployment that has the name by right.
+    """
+    check = preflight.check(spec, name=name)
+    said = engine.Outcome()
+    if engine.can_be_asked(check):
+        said = _asked(check, spec, name=name, actor=actor, ask=ask, again=again)
+    notes = check.launch.notes if check.launch is not None else []
+    settings = _settings(check, spec, notes) + _name(name, own)
+    plan = static.of_plan(check.placement, check.reason, check.changes)
+    return CheckList(
+        (
+            Part("files", tuple(_files(check, spec))),
+            Part("settings", tuple(settings), skipped=check.runtime is None and not settings),
+            Part("plan", tuple(plan)),
+            _engine_part(check, said),
+            Part("host", tuple(static.of_host(said.host, len(check.gpus))), waits=said.state == "running",
+                 skipped=not said.host),
+        ),
+        check,
+    )  # fmt: skip
+
+
+def _files(check: Check, spec: DeploymentSpec) -> list[Finding]:
+    """Of the copy that was chosen; where no place was found, the plan says of each copy what is wrong."""
+    artifact = check.copy.artifact if check.copy is not None else Artifact.objects.filter(pk=spec.artifact_id).first()
+    facts = {**artifact.facts, **(check.copy.extra if check.copy is not None else {})} if artifact else {}
+    problems = check.copy.problems if check.copy is not None else []
+    return static.of_files(facts, problems, check.refusals, spec)
+
+
+def _settings(check: Check, spec: DeploymentSpec, notes: list[Any]) -> list[Finding]:
+    if check.runtime is None:
+        return []
+    return static.of_settings(spec, preflight.runtime_facts(check.runtime), check.refusals, notes)
+
+
+def _name(name: str, own: int | None) -> list[Finding]:
+    """A name is one address at the door."""
+    taken = Deployment.objects.filter(name=name, deleted_at=None).exclude(pk=own).exists()
+    return [Finding("error", "check.name_taken", {"name": name}, "name")] if taken else []
+
+
+def _asked(check: Check, spec: DeploymentSpec, *, name: str, actor: Any, ask: bool, again: bool) -> engine.Outcome:
+    job = engine.known(check)
+    found = engine.outcome(job, spec)
+    if not ask or found.state == "running":
+        return found
+    old = job is not None and (timezone.now() - job.created_at).total_seconds() > AGAIN_AFTER_S
+    if job is None or again or (found.state == "unknown" and old and _may_change(found)):
+        job = engine.order(check, name=name, actor=actor)
+        if job is None:
+            return engine.Outcome("unknown", Finding("note", "check.host_busy"))
+        return engine.outcome(job, spec)
+    return found
+
+
+def _may_change(found: engine.Outcome) -> bool:
+    """An agent that is too old, or an engine that cannot be asked, will say the same again."""
+    return found.finding is not None and found.finding.code in ("check.not_finished", "check.not_made")
+
+
+def _engine_part(check: Check, said: engine.Outcome) -> Part:
+    if check.launch is None:
+        return Part("engine", (), skipped=True)
+    if not engine.can_be_asked(check):
+        return Part("engine", (Finding("note", "check.description_first"),), skipped=True)
+    found = (said.finding,) if said.finding is not None else ()
+    skipped = said.state in ("none", "unknown")
+    return Part("engine", found, waits=said.state == "running", skipped=skipped, seconds=said.seconds)

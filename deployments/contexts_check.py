@@ -1,0 +1,113 @@
+"""The check before a start in the viewer's words: for its card on the deploy page, and for the API."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from deployments.checklist.findings import Finding, Fix, Part
+from deployments.checklist.look import CheckList
+from deployments.codes_check import NOT_YET, PARTS
+from deployments.contexts import candidates
+from deployments.contexts_form import field_values
+from deployments.spec import DeploymentSpec
+from deployments.wording import words
+from models_catalog import wording as catalog
+from panel.core.mask import mask
+from panel.core.wording import fill
+
+KINDS = {"passed": "ok", "running": "busy", "warning": "warn", "error": "bad", "skipped": "off"}
+NAMES = {
+    "passed": _("Right"), "running": _("Asking"), "warning": _("Look at this"), "error": _("Would fail"),
+    "skipped": _("Not looked at"),
+}  # fmt: skip
+SUMMARY = {
+    "passed": _("Nothing speaks against a start."),
+    "warnings": _("It can start; look at what is said below first."),
+    "refused": _("It would not start so."),
+    "running": _("So far nothing speaks against a start. The engine is being asked; this takes some seconds."),
+}
+
+
+def parts_of(found: CheckList) -> list[dict[str, Any]]:
+    """Every part with its state and its findings, as plain values."""
+    return [_part(part) for part in found.parts]
+
+
+def _part(part: Part) -> dict[str, Any]:
+    title, right = PARTS[part.name]
+    said = str(right)
+    if part.state == "running":
+        said = gettext("The engine is being asked. This takes some seconds.")
+    elif part.state == "skipped":
+        said = str(NOT_YET.get(part.name, ""))
+    elif part.findings:
+        said = ""
+    return {
+        "name": part.name,
+        "state": part.state,
+        "kind": KINDS[part.state],
+        "word": str(NAMES[part.state]),
+        "title": str(title),
+        "text": "" if part.findings and part.state != "running" else said,
+        "seconds": part.seconds,
+        "findings": [_finding(finding) for finding in part.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    said = words(finding.reason)
+    if said is None or finding.code in catalog.FILES:
+        said = catalog.of_file(finding.reason)
+    root = str(finding.params.get("root") or "") if finding.code == "check.refused" else ""
+    return {
+        "level": finding.level,
+        "code": str(finding.params.get("cause") or finding.code) if root else finding.code,
+        "option": finding.option,
+        "message": said.text,
+        "hint": said.hint,
+        "proof": root,
+        "places": candidates(finding.reason),
+        "fixes": [{"message": fix_text(fix), "spec": dict(fix.patch)} for fix in finding.fixes],
+    }
+
+
+def fix_text(fix: Fix) -> str:
+    """What the click does, as a sentence."""
+    if fix.code == "fix.offered":  # of the diagnosis, with its own words
+        params: Mapping[str, Any] = fix.params.get("params") or {}
+        return fill(gettext(str(fix.params.get("text") or "")), params)
+    said = words(fix.reason)
+    return said.text if said is not None else ""
+
+
+def summary(found: CheckList) -> str:
+    return str(SUMMARY[found.verdict])
+
+
+def card(found: CheckList, spec: DeploymentSpec, *, is_new: bool) -> dict[str, Any]:
+    """The card on the deploy page."""
+    parts = parts_of(found)
+    for part in parts:
+        for finding in part["findings"]:
+            for fix in finding["fixes"]:
+                fix["patch"] = json.dumps(_fields(fix["spec"], spec))
+    return {
+        "checked": found.verdict,
+        "parts": parts,
+        "said": summary(found),
+        "waits": any(part["state"] == "running" for part in parts),
+        "anyway": is_new and found.verdict == "warnings",
+    }
+
+
+def _fields(patch: Mapping[str, Any], spec: DeploymentSpec) -> dict[str, str]:
+    """A patch as the form's fields; further flags as the text that its field shows."""
+    plain = {name: value for name, value in patch.items() if name != "extra_args"}
+    found = field_values(plain, spec)
+    if "extra_args" in patch:
+        found["extra_args"] = shlex.join(mask(patch["extra_args"]))
+    return found

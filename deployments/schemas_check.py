@@ -1,0 +1,57 @@
+"""Shapes of the check before a start in the API."""
+
+from typing import Any, Literal
+
+from django.utils.translation import gettext_noop as _
+from ninja import Field, Schema
+
+from deployments import contexts_check, schemas
+from deployments.checklist.look import CheckList
+
+
+class CheckIn(schemas.PlanIn):
+    again: bool = Field(False, description=_("Ask the engine once more, also where its answer is known."))
+    deployment_id: int | None = Field(
+        None, ge=1, le=2**62, description=_("The deployment that these settings are for; its name is its own.")
+    )
+
+
+class FixOut(Schema):
+    message: str
+    spec: dict[str, Any] = Field(description=_("The fields of the spec to set."))
+
+
+class FindingOut(Schema):
+    """One thing that was found. An error would make the start fail."""
+
+    level: Literal["error", "warning", "note"]
+    code: str
+    option: str = Field(description=_("The option that it is about, if it is about one."))
+    message: str
+    hint: str
+    proof: str = Field(description=_("The engine's own line that proves it."))
+    fixes: list[FixOut] = Field(description=_("Changes of the settings that would help, the likeliest first."))
+
+
+class PartOut(Schema):
+    name: Literal["files", "settings", "plan", "engine", "host"]
+    state: Literal["passed", "running", "skipped", "warning", "error"]
+    title: str
+    seconds: float | None = Field(description=_("How long the engine took to answer."))
+    findings: list[FindingOut]
+
+
+class CheckOut(Schema):
+    """The list as it is now. While it says `running`, send the same again after a second."""
+
+    verdict: Literal["running", "passed", "warnings", "refused"]
+    parts: list[PartOut]
+    plan: schemas.PlanOut
+
+
+def check_out(found: CheckList) -> dict[str, Any]:
+    return {
+        "verdict": found.verdict,
+        "parts": contexts_check.parts_of(found),
+        "plan": schemas.plan_out(found.check),
+    }

@@ -1,0 +1,46 @@
+"""The check before a start, on the deploy page: load, look, render."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_POST
+
+from deployments import contexts_check, contexts_form, queries
+from deployments.checklist.look import look
+from deployments.forms import DeploymentForm
+from deployments.spec import DeploymentSpec
+from panel.accounts.guard import right
+from panel.core.errors import Invalid
+
+
+@require_POST
+@right("deployments.create")
+def check(request: HttpRequest) -> HttpResponse:
+    """The list as it is now. While the engine is being asked, the part asks for itself again."""
+    schema = contexts_form.schema_for(request.POST.get("runtime", ""))
+    form = DeploymentForm(request.POST, gpu_choices=contexts_form.gpu_choices(), named=False, schema=schema)
+    again = request.POST.get("again") == "1"
+    return render(request, "deployments/_check.html", looked(form, request.actor, again=again))
+
+
+def looked(form: DeploymentForm, actor: Any, *, again: bool = False) -> dict[str, Any]:
+    """What the card shows of a form that was sent; nothing where it does not say enough: the plan says that."""
+    if not form.is_valid():
+        return {"checked": None, "unfinished": True}
+    own = queries.named(form.data.get("own", ""))
+    try:
+        spec = form.to_spec(own[1]) if own else form.to_spec()
+    except Invalid:
+        return {"checked": None, "unfinished": True}
+    name = form.cleaned_data["name"] or "model"
+    found = look(spec, name=name, actor=actor, again=again, own=own[0] if own else None)
+    return contexts_check.card(found, spec, is_new=own is None)
+
+
+def warnings_of(spec: DeploymentSpec, name: str) -> list[str]:
+    """Codes of what speaks against a start that is wanted all the same. Raises Invalid where it could only fail."""
+    found = look(spec, name=name, ask=False)
+    if found.verdict == "refused":
+        raise Invalid({"": contexts_check.summary(found)})
+    return found.warnings
