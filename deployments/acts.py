@@ -5,6 +5,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from django.db import connection, transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from deployments import describing, events, golden, measured, preflight, probe, queries
+from deployments import describing, events, evidence, golden, measured, preflight, probe, queries
 from deployments.checklist import engine as checked
 from deployments.diagnosis import failure, phases, serving_log
 from deployments.engines.base import EngineRefusal, masked_env
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 QUEUE_LOOK_S = 15.0  # how often a waiting deployment looks for room when nothing tells it to
 RESTARTS, RESTARTS_IN = 3, timedelta(hours=1)  # of a machine: more in that time may be this deployment's doing
 GOOD_RUN = timedelta(minutes=10)  # a run that was ready this long makes earlier failures forgotten
+BY_ITSELF = "fix"  # the cause of a start that Berth made with a fix of its own
 READ_BYTES = 4 << 20  # log bytes parsed in one step
 
 
@@ -92,6 +94,8 @@ def _new_run(row: Deployment, check: preflight.Check) -> Run:
     cause = "person" if asked or last == 0 or row.attempts == 0 else "restart_policy"
     if not asked and row.run is not None and row.run.reason.get("code") == HOST_RESTARTED:
         cause = HOST_RESTARTED
+    if row.revision.why.get("by_itself") and asked:
+        cause = BY_ITSELF
     usual = queries.usual_start_s(check.host.pk, check.runtime.pk, check.copy.pk)
     return Run.objects.create(
         deployment=row,
@@ -102,6 +106,7 @@ def _new_run(row: Deployment, check: preflight.Check) -> Run:
         host=check.host,
         runtime=check.runtime,
         copy=check.copy,
+        parent=row.run if row.run is not None and row.run.outcome == "failed" else None,
         placement=check.facts(),
         engine_version=check.runtime.version,
         host_name=check.host.name,
@@ -293,6 +298,7 @@ def end_run(claim: Claim, row: Deployment, to: State) -> None:
             outcome="failed" if failed else "stopped",
             reason=reason,
             error_block=ending.error_block if ending else {},
+            diagnosis=ending.diagnosis if ending else {},
             exit_code=status.get("exit_code"),
             signal=status.get("signal"),
             command=status.get("argv") or run.command,
@@ -319,18 +325,20 @@ def end_with(claim: Claim, row: Deployment, to: State, reason: dict[str, Any]) -
 
 
 def _explain(run: Run, status: dict[str, Any]) -> failure.Ending:
-    """The first form of a diagnosis: how it ended, how far it got, the first error block of its log."""
+    """The diagnosis: how it ended, how far it got, why, and what might help."""
     newest = logstore.tail_offset(run.job_id, failure.MAX_LOG_BYTES) if run.job is not None else 0
     parts = logstore.read_all(run.job_id, newest) if run.job is not None else ()
     text = b"".join(part.data for part in parts)
     try:
-        return _explained(text, run, status)
+        known = evidence.of(run, status)
+        found = _explained(text, run, status, known)
+        return replace(found, diagnosis={**found.diagnosis, **evidence.kept(run, known)})
     except Exception:  # an end must be written, whatever the log holds
         log.exception("the log of run %s could not be explained", run.pk)
         return _explained(b"", run, status)
 
 
-def _explained(text: bytes, run: Run, status: dict[str, Any]) -> failure.Ending:
+def _explained(text: bytes, run: Run, status: dict[str, Any], known: evidence.Evidence | None = None) -> failure.Ending:
     return failure.explain(
         log=text,
         phases=run.phases,
@@ -340,6 +348,7 @@ def _explained(text: bytes, run: Run, status: dict[str, Any]) -> failure.Ending:
         own_reason=run.reason,
         probe=run.probe.get("last"),
         was_ready=run.ready_at is not None,
+        evidence=known,
     )
 
 

@@ -10,7 +10,7 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from deployments import describing, queries
+from deployments import contexts_fixes, describing, queries, remedies
 from deployments.contexts_convert import conversions
 from deployments.contexts_measured import came_of, compared, note_of
 from deployments.contexts_revisions import revisions
@@ -32,7 +32,8 @@ from deployments.serving.contexts import findings_of, numbers
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
 from deployments.steps import HOST_RESTARTED
-from deployments.wording import FIXED_WHERE, STEP_NOTES, STEP_NOTES_CPU, fixes, person, words
+from deployments.wording import FIXED_WHERE, STEP_NOTES, STEP_NOTES_CPU, person, words
+from deployments.wording import fixes as fixes_said
 from panel.accounts.forms import TokenForm
 from panel.core.numbers import approx, duration, gib, ngroup
 from panel.core.wording import Words
@@ -84,6 +85,7 @@ def detail(row: Deployment, *, may_operate: bool, may_delete: bool, may_ask: boo
         "revisions": [{**each, "came": came_of(each["run"])} for each in revisions(row)],
         "can_go_back": may_edit,
         "can_change": may_edit and row.desired == Desired.RUNNING,
+        "can_fix": may_edit and may_operate,
     }
     if run is not None:
         context["process"] = process(run)
@@ -270,7 +272,16 @@ def _measured(run: Run) -> list[tuple[str, str, str]]:
 def failed(row: Deployment, run: Run | None) -> dict[str, Any]:
     """The failed page. `row.reason` may be of a placing that failed before any run was made."""
     of_run = run is not None and run.outcome == "failed" and run.reason == row.reason
-    context: dict[str, Any] = {"run_failed": of_run, "retry": _retry(row), "ways": ways(row)}
+    fixes = contexts_fixes.views(row, remedies.of(row))
+    context: dict[str, Any] = {
+        "run_failed": of_run,
+        "retry": _retry(row),
+        "fixes": fixes,
+        "fixes_note": contexts_fixes.note(row, fixes),
+        "whom_to_ask": contexts_fixes.whom_to_ask(row),
+        "ways": ways(row, fixes),
+        "attempts": contexts_fixes.attempts(run if of_run else None),
+    }
     if run is None or not of_run:
         return context
     states = queries.steps_of(run)
@@ -294,8 +305,11 @@ def _retry(row: Deployment) -> dict[str, str] | None:
     return {"text": text % {"time": duration(left), "n": row.attempts + 1, "most": spec.restart.max_attempts}}
 
 
-def ways(row: Deployment) -> list[dict[str, str]]:
-    """Ways out of a failure: what the diagnosis proposes, then the settings, the same again, the record."""
+def ways(row: Deployment, fixes: list[dict[str, Any]] | None = None) -> list[dict[str, str]]:
+    """The other ways out of a failure: the conversion of the file, the settings, the same again, the record.
+
+    Without fixes that fit now, what the diagnosis said when it ended.
+    """
     spec = DeploymentSpec.model_validate(row.revision.spec)
     found = [
         {
@@ -334,7 +348,8 @@ def ways(row: Deployment) -> list[dict[str, str]]:
                 "label": _("Open the record"),
             }
         )
-    return [*map(_proposed, fixes(row.reason)), *_to_convert(row, spec), *found]
+    said = [] if fixes else map(_proposed, fixes_said(row.reason))
+    return [*said, *_to_convert(row, spec), *found]
 
 
 def _to_convert(row: Deployment, spec: DeploymentSpec) -> list[dict[str, str]]:

@@ -146,6 +146,7 @@ def first_values(artifact: str) -> dict[str, Any]:
         "task": "generate",
         "priority": "quality",
         "restart": "on_failure",
+        "fix_once": "no",
         "gpu_count": 1,
     }
     found = None

@@ -17,6 +17,7 @@ from panel.core.mask import mask
 # form field → the engine's option of the same meaning; empty fields leave the choice to the engine.
 OPTION_FIELDS = ("max_model_len", "max_num_seqs", "gpu_memory_utilization", "dtype")
 REST = ("grace_s", "start_deadline_s", "restart")  # see rest below
+MENDS = [("no", _("Only people change its settings")), ("once", _("Apply a safe fix and try once more"))]
 PRIORITIES = [("speed", _("Quick answers")), ("quality", _("Balanced")), ("fit", _("Room for others"))]
 DTYPES = [("", _("As the model says")), ("bfloat16", "bfloat16"), ("float16", "float16"), ("float32", "float32")]
 
@@ -70,6 +71,7 @@ class DeploymentForm(forms.Form):
         initial="on_failure",
         label=_("When it ends by itself"),
     )
+    fix_once = forms.ChoiceField(choices=MENDS, initial="no", required=False, label=_("When a start fails"))
 
     def __init__(
         self,
@@ -131,6 +133,7 @@ class DeploymentForm(forms.Form):
         options = expert.read(self.data, options, self.schema)
         values |= {name: data[name] or None for name in ("people",) if name in self.data}
         values |= {name: data[name] for name in ("priority",) if data[name]}
+        values |= {"fix_once": data["fix_once"] == "once"} if data["fix_once"] else {}
         kept = values.get("restart")
         restart = {**(kept if isinstance(kept, dict) else {}), "policy": data["restart"]}
         if "env" in self.data:  # a program that knows no such field leaves the variables as they are
@@ -172,5 +175,6 @@ class DeploymentForm(forms.Form):
             "extra_args": shlex.join(mask(spec.extra_args)),
             "env": "\n".join(f"{name}={value}" for name, value in mask(spec.env).items()),
             "restart": spec.restart.policy,
+            "fix_once": "once" if spec.fix_once else "no",
             **{key: spec.options.get(key) for key in OPTION_FIELDS},
         }

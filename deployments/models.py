@@ -63,6 +63,8 @@ class Revision(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.CharField(max_length=150)
     created_by_id = models.BigIntegerField(null=True)
+    # the fix that it came of: {fix, params, class, run (its number), by_itself}; {} where a person wrote it
+    why = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["deployment", "number"], name="revision_number_once")]
@@ -79,6 +81,8 @@ class Run(models.Model):
     was read and `parser` the parser's memory. `env` has secrets masked; `secrets` (encrypted) holds the engine's key.
     `foreseen` is what the estimate said for this very start, `measured` what the engine's log says (measured.py has the
     names of both); `residual_gib` is their difference in the cache, from which later estimates of its family learn.
+    `parent` is the failed run that it followed; `diagnosis` is what is known of a failure beyond its reason: see
+    diagnosis.failure.Ending and evidence.kept.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -119,6 +123,8 @@ class Run(models.Model):
     findings = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
     live = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
     outcome = models.CharField(max_length=8, blank=True)  # "", stopped, failed
+    parent = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, related_name="+", db_index=False)
+    diagnosis = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
     reason = models.JSONField(default=dict)  # {code, params}
     error_block = models.JSONField(default=dict)  # {first_line, lines: [...]} of the first error in the log
     exit_code = models.IntegerField(null=True)

@@ -19,6 +19,7 @@ from deployments.engines.base import (
     command_preview,
 )
 from deployments.engines.registry import adapter_for
+from deployments.evidence import before_of
 from deployments.fleet_now import hosts_for, views, without_flags
 from deployments.measured_runs import lessons_for
 from deployments.models import Run
@@ -54,6 +55,7 @@ class Check:
     outlook: Outlook | None = None  # for a page with sliders; None where nobody asked
     describes: bool = False  # the host has to describe the model's file for the engine before the start
     refusals: tuple[Reason, ...] = ()  # what the adapter has against this command, where there is a place for it
+    before: dict[str, Any] = field(default_factory=dict)  # memory of the place now, see evidence.before_of
 
     @property
     def ok(self) -> bool:
@@ -67,6 +69,7 @@ class Check:
         """The placement as a run keeps it."""
         assert self.placement is not None
         known: dict[str, Any] = {**self.placement.as_dict(), "gpus": [gpu.index for gpu in self.gpus]}
+        known |= {"before": self.before} if self.before else {}
         return {**known, describing.KEY: {}} if self.describes else known
 
     def preview(self) -> str:
@@ -124,7 +127,7 @@ def check(spec: DeploymentSpec, *, name: str, ahead: bool = False, fleet: Fleet 
     where |= {"outlook": around}
     needs = adapter_for(spec.engine).needs_sidecar(runtime_facts(runtime), {**artifact.facts, **copy.extra})
     folder = (describing.known_folder(host.pk, copy.path) or UNMADE) if needs else ""
-    where |= {"describes": needs}
+    where |= {"describes": needs, "before": before_of(next(v for v in seen if v.id == host.pk), found.gpu_uuids)}
     try:
         launch = _launch(spec, name, host, runtime, copy, found.as_dict(), NO_KEY, detail=False, sidecar=folder)
     except EngineRefusal as exc:

@@ -23,7 +23,10 @@ GROUPS: dict[str, Q] = {
 }
 # Kept with a run or its surroundings, large, and on no list: an engine's flags alone are 100 kB.
 OF_ESTIMATE = ("foreseen", "measured", "golden", "live")
-UNLISTED = ("secrets", "command", "env", "parser", "error_block", *OF_ESTIMATE, "runtime__flags", "runtime__plugins")
+UNLISTED = (
+    "secrets", "command", "env", "parser", "error_block", "diagnosis", *OF_ESTIMATE, "runtime__flags",
+    "runtime__plugins",
+)  # fmt: skip
 OF_JOB = ("job__order", "job__secrets", "job__result", "job__log__tail", "job__log__segments")
 UNSHOWN = ("host__facts", "host__door", *OF_JOB)
 EARLIER_RUNS = 20  # successful starts on the same host that "usually" rests on

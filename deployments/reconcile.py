@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db.models import F, Q
 from django.utils import timezone
 
-from deployments import acts, describing, events, moves
+from deployments import acts, applying, describing, events, moves
 from deployments.models import Deployment, Run
 from deployments.serving import liveness
 from deployments.states import Desired, State
@@ -20,6 +20,7 @@ from deployments.steps import (
     Describe,
     EndRun,
     JobView,
+    Mend,
     Move,
     Order,
     Place,
@@ -75,7 +76,8 @@ def reconcile(pk: int) -> None:
 # Not wanted for a decision, and large: each round would fetch them again while a person waits for the start.
 UNREAD = (
     "run__secrets", "run__command", "run__env", "run__error_block", "run__host__facts", "run__job__order",
-    "run__measured", "run__golden", "run__findings", "run__job__secrets", "run__job__result", "run__job__log__tail",
+    "run__measured", "run__golden", "run__findings", "run__diagnosis", "run__job__secrets", "run__job__result",
+    "run__job__log__tail",
     "run__job__log__segments",
 )  # fmt: skip
 
@@ -134,6 +136,7 @@ def _run_view(row: Deployment, run: Run, start_asked: bool, now: datetime) -> Ru
         probe_due_s=due,
         hung_min=liveness.hung_minutes(run.live, row.state_since.timestamp(), now.timestamp()),
         job=_job_view(run, now) if run.job is not None else None,
+        mend_due=row.state == State.FAILED and row.desired == Desired.RUNNING and applying.is_due(row),
         sidecar=_sidecar(run, now) if row.state == State.PREPARING and run.job is None else "",
     )
 
@@ -195,6 +198,8 @@ def do(claim: Claim, row: Deployment, step: Step) -> bool:
             acts.stop_run(claim, row, step.failing)
         case EndRun():
             acts.end_run(claim, row, step.to)
+        case Mend():
+            applying.mend(row)
     return False
 
 

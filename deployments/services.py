@@ -70,7 +70,7 @@ def _id(actor: Any) -> int | None:
     return getattr(actor, "id", None)
 
 
-def _revise(deployment: Deployment, spec: DeploymentSpec, actor: Any) -> Revision:
+def _revise(deployment: Deployment, spec: DeploymentSpec, actor: Any, why: dict[str, Any] | None = None) -> Revision:
     last = deployment.revisions.aggregate(n=Max("number"))["n"] or 0
     who = _who(actor)
     return Revision.objects.create(
@@ -79,6 +79,7 @@ def _revise(deployment: Deployment, spec: DeploymentSpec, actor: Any) -> Revisio
         spec=spec.model_dump(mode="json"),
         created_by=who["wanted_by"],
         created_by_id=who["wanted_by_id"],
+        why=why or {},
     )
 
 
@@ -196,6 +197,37 @@ def start_in_detail(deployment: Deployment, *, actor: Any) -> Deployment:
 
 
 @transaction.atomic
+def start_fixed(
+    deployment: Deployment, *, spec: DeploymentSpec, base_number: int, why: dict[str, Any], actor: Any
+) -> Deployment:
+    """After a failure: new settings that differ by one fix (none where it is only started again), and their start.
+
+    Raises Conflict where someone saved other settings or started it meanwhile. `why` is kept with the settings.
+    """
+    row = _locked(deployment)
+    if row.revision.number != base_number:
+        raise Conflict("deployment.edited", _("Someone saved other settings while this page was open."))
+    if row.state not in ("failed", "stopped") or row.restart_asked > row.restart_done:
+        raise Conflict("deployment.moving", _("It is being started already."), _("Wait until this start has ended."))
+    _check_artifact(spec, actor)
+    changes = diff(DeploymentSpec.model_validate(row.revision.spec), spec)
+    if changes:
+        row.revision = _revise(row, spec, actor, why)
+        row.detail_asked = 0  # it was asked for the settings before
+        row.save(update_fields=["revision", "detail_asked", "updated_at"])
+    facts = {
+        "fix": why.get("fix", ""),
+        "class": why.get("class", ""),
+        "before": mask({key: old for key, (old, _new) in changes.items()}),
+        "after": mask({key: new for key, (_old, new) in changes.items()}),
+        "revision": row.revision.number,
+    }
+    verb = "deployment.mended" if why.get("by_itself") else "deployment.fixed"
+    facts |= {"switched_on_by": why["switched_on_by"]} if why.get("by_itself") else {}
+    return _want(row, Desired.RUNNING, verb, actor, ask=True, facts=facts)
+
+
+@transaction.atomic
 def use_revision(deployment: Deployment, number: int, *, actor: Any) -> Revision:
     """Go back to earlier settings: a new revision that says the same. A running deployment is started again with it."""
     earlier = deployment.revisions.filter(number=number).first()
@@ -241,7 +273,9 @@ def stop_all(*, actor: Any) -> int:
     return len(rows)
 
 
-def _want(row: Deployment, desired: Desired, verb: str, actor: Any, *, ask: bool = False) -> Deployment:
+def _want(
+    row: Deployment, desired: Desired, verb: str, actor: Any, *, ask: bool = False, facts: dict[str, Any] | None = None
+) -> Deployment:
     before = row.desired
     row.desired = desired.value
     for name, value in _who(actor).items():
@@ -253,6 +287,7 @@ def _want(row: Deployment, desired: Desired, verb: str, actor: Any, *, ask: bool
         fields.append("restart_asked")
     row.save(update_fields=fields)
     row.refresh_from_db()
-    audit.record(verb, row, actor=actor, before={"desired": before}, after={"desired": row.desired})
+    told = facts or {"before": {"desired": before}, "after": {"desired": row.desired}}
+    audit.record(verb, row, actor=actor, **told)
     events.nudge_on_commit(row.pk)
     return row

@@ -32,6 +32,7 @@ class DeploymentSpec(BaseModel):
     `people` are conversations that must fit at the same time, each as long as `max_model_len` says; `priority` is what
     the planner looks at first: room for others (fit), the model unchanged (quality), the fastest place (speed).
     `kv_cache_gib` is for the CPU (VLLM_CPU_KVCACHE_SPACE); on a GPU the engine derives it.
+    `fix_once`: after a failure of a safe class Berth applies the first fix itself, once until it is ready again.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,6 +54,7 @@ class DeploymentSpec(BaseModel):
     grace_s: float = Field(default=30.0, ge=0, le=600)
     start_deadline_s: float = Field(default=3600.0, ge=5, le=86400)
     restart: Restart = Restart()
+    fix_once: bool = False
 
     @field_validator("extra_args", "gpu_uuids")
     @classmethod

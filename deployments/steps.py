@@ -46,6 +46,7 @@ class RunView:
     probe_due_s: float = 0.0  # seconds until the question may be asked (again)
     job: JobView | None = None
     hung_min: int | None = None  # for how long it has given no answer, when that counts as failed
+    mend_due: bool = False  # a fix that Berth may apply by itself, once
     sidecar: str = ""  # the description of a GGUF file: "" there or not needed, moving on the host, due to be looked at
 
 
@@ -122,7 +123,12 @@ class EndRun:
     to: State
 
 
-Step = Wait | Move | Place | Describe | Order | ReadLog | Probe | StopRun | EndRun
+@dataclass(frozen=True)
+class Mend:
+    """Apply the first fix of the failure by itself, or note that none is safe."""
+
+
+Step = Wait | Move | Place | Describe | Order | ReadLog | Probe | StopRun | EndRun | Mend
 
 
 def decide(s: Situation) -> Step:
@@ -160,6 +166,8 @@ def _resting(s: Situation) -> Step:
         return Wait(5.0)
     if s.start_asked or s.state == State.STOPPED:
         return Move(State.QUEUED, fresh=True)
+    if s.run is not None and s.run.mend_due:  # before the same is tried once more
+        return Mend()
     if s.retry_in_s is None:
         return Wait()
     return Move(State.QUEUED, automatic=True) if s.retry_in_s <= 0 else Wait(s.retry_in_s)

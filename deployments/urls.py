@@ -17,6 +17,7 @@ urlpatterns = [
     path("deployments/<int:pk>/", views.detail, name="deployment"),
     path("deployments/<int:pk>/edit", views.edit, name="deployment-edit"),
     path("deployments/<int:pk>/start", views.start, name="deployment-start"),
+    path("deployments/<int:pk>/fixes/<slug:key>", views.fix, name="deployment-fix"),
     path("deployments/<int:pk>/start-in-detail", views.start_in_detail, name="deployment-start-in-detail"),
     path("deployments/<int:pk>/settings/<int:number>/use", views.use_revision, name="deployment-use-revision"),
     path("deployments/<int:pk>/settings/compare", views_record.compare, name="deployment-compare"),

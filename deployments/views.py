@@ -12,7 +12,9 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from deployments import (
+    applying,
     contexts,
+    contexts_fixes,
     contexts_form,
     contexts_list,
     contexts_run,
@@ -181,7 +183,9 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
 def run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """The record of one start, also of a deployment that was deleted."""
     rights = {name: can(request.actor, f"deployments.{name}") for name in ("operate", "edit")}
-    context = contexts_run.run_record(queries.run(run_id), may_operate=rights["operate"], may_edit=rights["edit"])
+    found = queries.run(run_id)
+    context = contexts_run.run_record(found, may_operate=rights["operate"], may_edit=rights["edit"])
+    context["attempts"] = contexts_fixes.attempts(found)
     return page(request, "deployments/run.html", context)
 
 
@@ -203,6 +207,16 @@ def stop(request: HttpRequest, pk: int) -> HttpResponse:
 @right("deployments.operate")
 def restart(request: HttpRequest, pk: int) -> HttpResponse:
     services.restart(queries.known(pk), actor=request.actor)
+    return go(request, reverse("deployment", args=[pk]))
+
+
+@require_POST
+@right("deployments.edit")
+def fix(request: HttpRequest, pk: int, key: str) -> HttpResponse:
+    """Apply one of the fixes that the failed page offers, and start again."""
+    number = request.POST.get("revision", "")
+    base = int(number) if number.isdecimal() and len(number) < 10 else None
+    applying.apply(queries.one(pk), key, base_number=base, actor=request.actor)
     return go(request, reverse("deployment", args=[pk]))
 
 

@@ -83,9 +83,17 @@ def _offer(copy: Copy) -> Offer:
     return Offer(len(named & weights), len(weights)) if named & weights else Offer(0, 0)
 
 
-def repair(copy: Copy, *, actor: Any) -> Any:
-    """Order it and return what the fetcher made of it. Raises Conflict when nobody knows the files' source."""
-    if copy.pk not in offers([copy]):
+def possible(copy: Copy) -> bool:
+    """Whether its files could be fetched again, damaged or not: an engine may find what no look at the folder did."""
+    return bool(_fetcher) and copy.present and copy.delete_job_id is None and copy.pk in _fetcher[0][0]([copy])
+
+
+def repair(copy: Copy, *, actor: Any, suspected: bool = False) -> Any:
+    """Order it and return what the fetcher made of it. Raises Conflict when nobody knows the files' source.
+
+    `suspected`: also where nothing damaged was seen; the host compares all files, and fetches those that differ.
+    """
+    if not (suspected and possible(copy)) and copy.pk not in offers([copy]):
         raise Conflict(
             "repair.unknown_source",
             _("Berth does not know where the files of this copy came from, or nothing of it is damaged."),

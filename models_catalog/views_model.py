@@ -109,7 +109,7 @@ def repair(request: HttpRequest, pk: int) -> HttpResponse:
     """Fetch the damaged files of a copy once more."""
     row = queries.copy(pk)
     try:
-        made = repairs.repair(row, actor=request.actor)
+        made = repairs.repair(row, actor=request.actor, suspected=request.POST.get("suspected") == "1")
     except Conflict as exc:
         messages.error(request, f"{exc.text} {exc.hint_text}")
     else:

@@ -16,6 +16,7 @@ from ninja.operation import Operation
 
 import panel.accounts.api_access  # noqa: F401  (puts the key to the operations' locks in place)
 from deployments.api import router as deployments
+from deployments.api_fixes import router as fixes
 from deployments.api_paste import router as pasting
 from deployments.api_record import router as records
 from deployments.api_runs import router as runs
@@ -47,8 +48,8 @@ class Berth(NinjaAPI):
 
 api = Berth(title="Berth", version="1", openapi_url=None, docs_url=None, parser=StrictParser(), urls_namespace="api")
 for router in (
-    deployments, pasting, runs, records, models_catalog, downloads, conversions, hosts, runtimes, audit, accounts,
-    people,
+    deployments, fixes, pasting, runs, records, models_catalog, downloads, conversions, hosts, runtimes, audit,
+    accounts, people,
 ):  # fmt: skip
     api.add_router("", router)
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 import signal as signals
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from deployments.diagnosis import causes, phases
 from deployments.diagnosis.decide import diagnose
 from deployments.diagnosis.lines import Line, clean
 from deployments.diagnosis.reader import Reader
-from deployments.diagnosis.result import Diagnosis, Offer
+from deployments.diagnosis.result import Diagnosis, Evidence, Offer
 
 MAX_LOG_BYTES = 4 << 20  # how much of a log is looked at: the newest bytes of this many
 MAX_BLOCK = 40  # lines of the error block
@@ -28,12 +28,16 @@ _MAX_LINE = 2000  # characters of one line of it
 
 @dataclass(frozen=True)
 class Ending:
-    """`reason` is {code, params}; `error_block` is {first_line, root_line, lines, numbers} with 1-based numbers."""
+    """`reason` is {code, params}; `error_block` is {first_line, root_line, lines, numbers} with 1-based numbers.
+
+    `diagnosis` is what is kept for later: class, how sure, every offer, what was ruled out, what changed since.
+    """
 
     reason: dict[str, Any]
     phase: str = ""
     error_block: dict[str, Any] = field(default_factory=dict)
     curable: bool = False
+    diagnosis: dict[str, Any] = field(default_factory=dict)
 
 
 # Words that every error line and every banner holds: a quick look, so that a flood costs little.
@@ -81,6 +85,7 @@ def explain(
     own_reason: Mapping[str, Any] | None = None,
     probe: Mapping[str, Any] | None = None,
     was_ready: bool = False,
+    evidence: Evidence | None = None,
 ) -> Ending:
     """The end of a run.
 
@@ -90,7 +95,7 @@ def explain(
     if refusal:
         return Ending({"code": str(refusal.get("code")), "params": dict(refusal.get("params") or {})})
     ended = {} if own_reason else {"exit_code": exit_code, "signal": signal}
-    found = diagnosed(log, **ended)
+    found = diagnosed(log, **ended, evidence=evidence)
     block = _block_of(found) or first_error(log)
     proven = found.recognised and found.root_line is not None
     reached = _furthest(found.phase, phases) if proven else _phase_reached(log, phases, block)
@@ -112,16 +117,34 @@ def explain(
     short = found.code == "mem.host_oom_killed" and reached in ("serving", "answered")
     cure = found.curable or short if proven else None
     curable = _curable(str(reason["code"]), reached, cure, bool(block), exit_code, signal, was_ready=was_ready)
-    return Ending({"code": reason["code"], "params": params}, reached, known, curable)
+    return Ending(
+        {"code": reason["code"], "params": params}, reached, known, curable, _kept(found, said="cause" in params)
+    )
 
 
-def diagnosed(log: bytes, *, exit_code: int | None = None, signal: int | None = None) -> Diagnosis:
+def _kept(found: Diagnosis, *, said: bool) -> dict[str, Any]:
+    """Without the log, a later look can offer what helps then. `said`: it was sure enough to be told."""
+    if not said:
+        return {"changed": dict(found.facts.get("changed", {}))} if found.facts.get("changed") else {}
+    return {
+        "class": found.code,
+        "phase": found.phase,
+        "confidence": round(found.confidence, 2),
+        "offers": [asdict(fix) for fix in found.fixes],
+        "ruled_out": [{"class": code, "line": line} for code, line in found.ruled_out],
+        "changed": dict(found.facts.get("changed", {})),
+    }
+
+
+def diagnosed(
+    log: bytes, *, exit_code: int | None = None, signal: int | None = None, evidence: Evidence | None = None
+) -> Diagnosis:
     """What the rules say of the newest part of a log."""
     reader = Reader()
     skipped = max(0, len(log) - MAX_LOG_BYTES)
     reader.count = log[:skipped].count(b"\n")
     reader.feed(log[skipped:])
-    return diagnose(reader, exit_code=exit_code, signal=signal)
+    return diagnose(reader, exit_code=exit_code, signal=signal, evidence=evidence)
 
 
 def _offered(fix: Offer) -> dict[str, Any]:

@@ -28,6 +28,7 @@ WORDS = {
     "env_open": _("Set the environment variable %(name)s."),
     "env_drop": _("Leave out the environment variable %(name)s."),
     "back": _("Change %(name)s back to %(to)s: it worked with that before."),
+    "without": _("Leave out %(name)s: it worked without it before."),
     "busy": _("Port %(port)s is held by %(holder)s."),
 }
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -283,8 +284,10 @@ def _back(rule: Rule, evidence: Evidence) -> list[Offer]:
     named = {fix.name for fix in rule.fixes}
     return [
         Offer("set", name, now, then, WORDS["back"], {"name": name, "to": then}, chance=92)
+        if then is not None
+        else Offer("drop", name, now, None, WORDS["without"], {"name": name}, chance=92)
         for name, (then, now) in evidence.changed.items()
-        if name in named and then is not None
+        if name in named
     ]
 
 

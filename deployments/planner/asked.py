@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -102,6 +102,14 @@ def flags_of(spec: DeploymentSpec) -> dict[str, Any]:
         words = expand(spec.extra_args)
     except EngineRefusal:
         return found  # the adapter says what is wrong with them
+    for name, value in flags_among(words).items():
+        found.setdefault(name, value)
+    return found
+
+
+def flags_among(words: Iterable[str]) -> dict[str, Any]:
+    """The options of a command line by name; what takes no value is True. The first of several counts."""
+    found: dict[str, Any] = {}
     for word, following in pairwise([*words, ""]):
         if not word.startswith("-"):
             continue

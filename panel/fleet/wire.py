@@ -275,6 +275,8 @@ class JobStatus(Message):
     last_output_at: float | None = None
     progress: Progress | None = None  # of an install, a download and the like
     serving: Serving | None = None  # of an engine that listens, some seconds old at most
+    oom_kills: int | None = None  # processes that the kernel ended for lack of memory while it lived; only at its end
+    port_holder: Text = ""  # who listened on its port when it had ended with an error
 
 
 class DoorFacts(Message):

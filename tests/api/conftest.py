@@ -63,4 +63,4 @@ def places(world: dict[str, Any]) -> dict[str, str]:
         "runtime_id": runtime, "install_id": install, "token_id": token, "user_id": person("viewer"),
         "invitation_id": invitation, "download_id": builders.make_download(host), "conversion_id": builders.make_conversion(world["copy"]), "copy_id": builders.make_copy(host, "Unused-1B"), "artifact_id": world["copy"].artifact,
     }  # fmt: skip
-    return {name: str(row.pk) for name, row in rows.items()}
+    return {**{name: str(row.pk) for name, row in rows.items()}, "fix_id": "0a1b2c3d4e5f"}

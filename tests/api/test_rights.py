@@ -28,6 +28,8 @@ TABLE = {
     "POST /api/v1/deployments/{deployment_id}/start": "operator",
     "POST /api/v1/deployments/{deployment_id}/stop": "operator",
     "POST /api/v1/deployments/{deployment_id}/restart": "operator",
+    "GET /api/v1/deployments/{deployment_id}/fixes": "viewer",
+    "POST /api/v1/deployments/{deployment_id}/fixes/{fix_id}": "operator",
     "GET /api/v1/deployments/{deployment_id}/runs": "viewer",
     "GET /api/v1/deployments/{deployment_id}/export": "viewer",
     "GET /api/v1/deployments/{deployment_id}/revisions": "viewer",

@@ -13,7 +13,8 @@ from django.db.models import Sum
 from tests.chaos.berth import Seen, fresh
 from tests.chaos.scene import VERBS, Goal, Scene
 
-ASKING = ("deployment.started", "deployment.restarted", "deployment.started_in_detail")
+ASKING = ("deployment.started", "deployment.restarted", "deployment.started_in_detail",
+          "deployment.fixed", "deployment.mended")  # fmt: skip
 LETHAL = {"exit.signal", "exit.unknown", "exit_unknown", "exit.code", "exit.zero", "host_restarted", "spawn_failed"}
 MOVING = ("queued", "placing", "preparing", "starting", "stopping", "lost")
 

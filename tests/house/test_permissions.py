@@ -41,6 +41,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "deployments/<int:pk>/": ("viewer", NOBODY),
     "deployments/<int:pk>/edit": ("operator", "operator"),
     "deployments/<int:pk>/start": (NOBODY, "operator"),
+    "deployments/<int:pk>/fixes/<slug:key>": (NOBODY, "operator"),
     "deployments/<int:pk>/start-in-detail": (NOBODY, "operator"),
     "deployments/<int:pk>/settings/<int:number>/use": (NOBODY, "operator"),
     "deployments/<int:pk>/settings/compare": ("viewer", NOBODY),
@@ -189,6 +190,7 @@ def world() -> dict[str, str]:
     somebody = User.objects.create_user(username="somebody")
     return {
         "deployments/<int:pk>/settings/<int:number>": f"{row.pk}/settings/1",
+        "deployments/<int:pk>/fixes/<slug:key>": f"{row.pk}/fixes/0a1b2c3d4e5f",
         "deployments/<int:pk>": str(row.pk),
         "models/folders/<int:pk>": str(host.pk),
         "models/downloads/access/<int:pk>": "1",

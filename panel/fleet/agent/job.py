@@ -11,7 +11,6 @@ import logging
 import signal
 import socket
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -21,7 +20,7 @@ from panel.fleet.agent.journal import Final, Journal, Record, read_json
 from panel.fleet.agent.keeper import Keeper
 from panel.fleet.agent.logfile import LogFile
 from panel.fleet.agent.orders import Order
-from panel.fleet.agent.procs import Ident, MarkerCache, Snapshot
+from panel.fleet.agent.procs import Ident, MarkerCache, Snapshot, Use
 from panel.fleet.agent.spawn import Child
 from panel.fleet.wire import JobState, JobStatus, Progress, Refusal
 
@@ -50,16 +49,6 @@ class World:
         return self._snap
 
 
-@dataclass
-class Use:
-    """What the job's processes used at the last look."""
-
-    processes: int = 0
-    rss_mib: int = 0
-    read: dict[Ident, int] = field(default_factory=dict)  # bytes
-    read_before: int = 0  # by processes that are gone: the sum must not fall
-
-
 class Job:
     """See the module. Not thread-safe; the table of jobs locks."""
 
@@ -84,6 +73,7 @@ class Job:
         self.keeper: Keeper | None = None
         self.last_progress: Progress | None = None
         self.reported_all = False
+        self.port_holder = ""
         self.load()
 
     # --- what the shim wrote ----------------------------------------------------------------------------------------
@@ -246,6 +236,8 @@ class Job:
             return Final("refused", time.time(), refusal=refusal)
         left = self.record.cleaning_since is not None or self.record.stop_asked_at is not None
         ended = time.time() if left else float(self.exit.get("ended_at") or time.time())
+        if self.exit.get("exit_code") and self.record.port is not None and not left:
+            self.port_holder = procs.listener(self.record.port)  # ours are gone: whoever listens now is the reason
         return Final("ended", ended, exit_code=self.exit.get("exit_code"), signal=self.exit.get("signal"))
 
     def _finish(self, final: Final) -> None:
@@ -365,6 +357,8 @@ class Job:
             log_hole=hole,
             last_output_at=output_at,
             progress=self.progress(),
+            oom_kills=(self.exit or {}).get("oom_kills") if final else None,
+            port_holder=self.port_holder,
         )
 
     def progress(self) -> Progress | None:

@@ -263,6 +263,16 @@ def read_bytes(pid: int) -> int:
     return best
 
 
+@dataclass
+class Use:
+    """What a job's processes used at the last look."""
+
+    processes: int = 0
+    rss_mib: int = 0
+    read: dict[Ident, int] = field(default_factory=dict)  # bytes
+    read_before: int = 0  # by processes that are gone: the sum must not fall
+
+
 def listens(pids: Iterable[int], port: int) -> bool:
     """Whether the socket that listens on `port` belongs to one of the processes. True where that cannot be seen."""
     inodes = _listening_inodes(port)
@@ -279,6 +289,22 @@ def listens(pids: Iterable[int], port: int) -> bool:
         except (FileNotFoundError, ProcessLookupError):
             continue
     return False
+
+
+def listener(port: int) -> str:
+    """Who listens on `port`, as "nginx (process 812)"; "" when nobody does, or another user's cannot be seen."""
+    inodes = _listening_inodes(port)
+    if not inodes:
+        return ""
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if not name.isdigit():
+            continue
+        try:
+            if any(_link(f"/proc/{name}/fd/{fd}") in inodes for fd in os.listdir(f"/proc/{name}/fd")):  # noqa: PTH208
+                return f"{Path(f'/proc/{name}/comm').read_text(errors='replace').strip()[:60]} (process {name})"
+        except (PermissionError, FileNotFoundError, ProcessLookupError):
+            continue
+    return ""
 
 
 def _link(path: str) -> str:

@@ -59,6 +59,29 @@ def start_ticks(pid: int) -> int:
         return int(file.read().rpartition(b")")[2].split()[19])
 
 
+def oom_kills() -> int:
+    """Processes that the kernel has ended for lack of memory: in our cgroup, else on the machine. -1: unknown."""
+    try:
+        with open("/proc/self/cgroup") as file:  # noqa: PTH123
+            parts = [line.strip().split(":", 2) for line in file if line.count(":") >= 2]
+    except OSError:
+        parts = []
+    own = [path for number, _kinds, path in parts if number == "0"]
+    old = [path for _number, kinds, path in parts if "memory" in kinds.split(",")]
+    # In a container the path may be that of the machine, while only its own part is mounted.
+    places = [f"/sys/fs/cgroup{path.rstrip('/')}/memory.events" for path in [*own, ""]]
+    places += [f"/sys/fs/cgroup/memory{path.rstrip('/')}/memory.oom_control" for path in [*old, ""]]
+    for name in [*places, "/proc/vmstat"]:
+        try:
+            with open(name) as file:  # noqa: PTH123
+                for line in file:
+                    if line.startswith("oom_kill "):
+                        return int(line.split()[1])
+        except (OSError, ValueError):
+            continue
+    return -1
+
+
 class LogBound:
     """Keeps the first `head` and the newest `tail` bytes of the log on disk. Offsets stay what they were.
 
@@ -216,17 +239,20 @@ def start_engine(spec: dict, log: int) -> tuple[int, int]:  # type: ignore[type-
     return pid, int(failure or 0)
 
 
-def record_exit(status: int, errno: int) -> None:
+def record_exit(status: int, errno: int, kills_before: int) -> None:
+    """`kills_before` is oom_kills() of before it began."""
     code = os.waitstatus_to_exitcode(status)
     exit_code, number = (str(code), "null") if code >= 0 else ("null", str(-code))
+    kills = oom_kills() - kills_before if kills_before >= 0 else -1
     replace(
         "exit.json",
-        f'{{"exit_code": {exit_code}, "signal": {number}, "errno": {errno}, "ended_at": {time.time():.6f}}}',
+        f'{{"exit_code": {exit_code}, "signal": {number}, "errno": {errno},'
+        f' "oom_kills": {kills if kills >= 0 else "null"}, "ended_at": {time.time():.6f}}}',
         durable=True,
     )
 
 
-def watch(engine: int, errno: int, bound: LogBound) -> None:
+def watch(engine: int, errno: int, bound: LogBound, kills_before: int) -> None:
     """Until no child and no adopted grandchild is left."""
     wait = QUIET_S
     while True:
@@ -241,7 +267,7 @@ def watch(engine: int, errno: int, bound: LogBound) -> None:
             if pid == 0:
                 break
             if pid == engine:
-                record_exit(status, errno)
+                record_exit(status, errno, kills_before)
 
 
 def say(text: str) -> None:
@@ -280,9 +306,10 @@ def main() -> int:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     log = os.open("log", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     reserve("exit.json")
+    kills = oom_kills()
     engine, errno = start_engine(spec, log)
     say("started\n")
-    watch(engine, errno, LogBound(log, spec["head"], spec["tail"], libc))
+    watch(engine, errno, LogBound(log, spec["head"], spec["tail"], libc), kills)
     return 0
 
 

@@ -1,0 +1,106 @@
+"""A fix applied by one click, or once by Berth itself: a revision with that one change, and a new start of it."""
+
+import logging
+from typing import Any
+
+from django.db import transaction
+from django.utils.translation import gettext_lazy as _
+
+from deployments import patching, remedies, services, story
+from deployments.mending import safe
+from deployments.mending.around import Fix
+from deployments.models import Deployment, Run
+from deployments.spec import DeploymentSpec
+from panel.accounts.actor import Actor
+from panel.core.errors import Conflict
+
+log = logging.getLogger(__name__)
+
+
+class Stale(Conflict):
+    code = "fix.stale"
+    message: Any = _("The settings were changed since this fix was proposed. Nothing was done.")
+    hint: Any = _("Look at the page again: it shows what helps now.")
+
+
+class NoFix(Conflict):
+    code = "fix.gone"
+    message: Any = _("This fix is not offered any more. Nothing was done.")
+    hint: Any = _("Something changed meanwhile. Look at the page again: it shows what helps now.")
+
+
+class NotHere(Conflict):
+    code = "fix.elsewhere"
+    message: Any = _("Berth cannot do this by itself.")
+    hint: Any = _("The page of the deployment says where it is done. Then press Start.")
+
+
+class Moving(Conflict):
+    code = "fix.moving"
+    message: Any = _("It is being started already. Nothing was done.")
+    hint: Any = _("Wait until this start has ended.")
+
+
+def apply(row: Deployment, key: str, *, base_number: int | None, actor: Any) -> Deployment:
+    """Apply the offered fix of this key and start again. `row` comes from queries.one.
+
+    Raises Stale, Moving, NoFix or NotHere, and what services.start raises.
+    """
+    assert row.revision is not None
+    if row.state not in remedies.RESTING:
+        raise Moving
+    if base_number is not None and base_number != row.revision.number:
+        raise Stale
+    fix = remedies.find(row, key)
+    if fix is None:
+        raise NoFix
+    if not fix.by_click:
+        raise NotHere
+    return start_with(row, fix, actor=actor)
+
+
+@transaction.atomic
+def start_with(row: Deployment, fix: Fix, *, actor: Any, by_itself: str = "") -> Deployment:
+    """`by_itself` names who switched it on that Berth does this."""
+    assert row.revision is not None
+    run = remedies.failed_run(row)
+    why: dict[str, Any] = {"fix": fix.code, "params": dict(fix.params), "class": _class_of(row, run)}
+    why |= {"run": run.number} if run is not None else {}
+    why |= {"by_itself": True, "switched_on_by": by_itself} if by_itself else {}
+    spec = patching.apply(DeploymentSpec.model_validate(row.revision.spec), fix.patch)
+    return services.start_fixed(row, spec=spec, base_number=row.revision.number, why=why, actor=actor)
+
+
+def _class_of(row: Deployment, run: Run | None) -> str:
+    return str((run.diagnosis.get("class") if run is not None else "") or row.reason.get("code") or "")
+
+
+# --- once by itself ---------------------------------------------------------------------------------------------------
+
+
+def is_due(row: Deployment) -> bool:
+    """Whether Berth should try now to mend the newest failure. `row` as the loop loads it; asked while it rests."""
+    run = row.run
+    if run is None or run.outcome != "failed" or row.revision_id != run.revision_id or run.reason != row.reason:
+        return False
+    if not row.revision.spec.get("fix_once"):  # the usual case costs nothing
+        return False
+    return safe.is_due(run.diagnosis, story.reasons(run), switched_on=True, was_ready=run.ready_at is not None)
+
+
+def mend(row: Deployment) -> bool:
+    """Apply the first fix, if it is safe; else note that it was tried, so that people are asked. True when applied."""
+    from deployments import queries
+
+    run = row.run
+    assert run is not None
+    try:
+        whole = queries.one(row.pk)
+        fix = safe.first_of(remedies.of(whole))
+        if fix is not None:
+            start_with(whole, fix, actor=Actor.system(), by_itself=story.who_switched_on(whole))
+            return True
+    except Exception:  # the loop goes on whatever stands in the way; people see the failure and its fixes
+        log.exception("deployment %s could not be mended", row.name)
+    Run.objects.filter(pk=run.pk).update(diagnosis={**run.diagnosis, "fix_tried": True})
+    return False

@@ -1,0 +1,106 @@
+"""The words of fixes: what each is called and what it brings or costs, to be translated.
+
+A test walks the code and fails on a code that is missing here.
+"""
+
+from django.utils.translation import gettext_lazy as _
+
+from deployments.codes_changes import CHANGES
+from panel.core.wording import Pair
+
+# What a fix is called, and what to know of it beyond its effects.
+FIXES: dict[str, Pair] = {
+    **CHANGES,
+    "fix.context_down": (_("Lower the longest conversation to %(to)s tokens"), ""),
+    "fix.context_up": (_("Raise the longest conversation to %(to)s tokens"), ""),
+    "fix.share_down": (_("Take %(percent)s of the GPU's memory instead of %(percent_before)s"), ""),
+    "fix.share_up": (_("Take %(percent)s of the GPU's memory instead of %(percent_before)s"), ""),
+    "fix.share": (_("Take %(percent)s of the GPU's memory"), ""),
+    "fix.gpus": (_("Use %(to)s GPUs instead of %(from)s"), ""),
+    "fix.gpus_one": (_("Use one GPU instead of %(from)s"), ""),
+    "fix.sequences": (_("Answer at most %(to)s requests at the same time"), _("More people than that wait a little.")),
+    "fix.step_tokens": (
+        _("Read at most %(to)s tokens in one step"),
+        _("The engine reads requests in steps; long texts then take more of them."),
+    ),
+    "fix.kv_gib": (_("Set aside %(to)s GiB of memory for conversations"), ""),
+    "fix.lora_rank": (_("Allow adapters of rank %(to)s"), _("The rank is the size of an adapter (LoRA).")),
+    "fix.dtype": (_("Calculate with numbers of the format %(to)s"), ""),
+    "fix.eager": (
+        _("Start without recorded GPU programs (CUDA graphs)"),
+        _("The engine then tells the GPU every step anew."),
+    ),
+    "fix.kv_fp8": (_("Keep conversations in 8 bits (FP8)"), _("They then take half the memory.")),
+    "fix.kv_auto": (_("Keep conversations in the model's own number format"), ""),
+    "fix.set": (_("Set “%(label)s” to %(to)s"), ""),
+    "fix.change": (_("Change “%(label)s” from %(from)s to %(to)s"), ""),
+    "fix.open": (_("Set another value for “%(label)s”"), _("Which one, the line of the log may say.")),
+    "fix.back": (_("Change “%(label)s” back to %(to)s"), _("It worked with that before.")),
+    "fix.back_to": (_("Go back to the settings %(number)s"), ""),
+    "fix.drop": (_("Leave out %(labels)s"), ""),
+    "fix.rename": (_("Write %(to)s instead of %(name)s"), ""),
+    "fix.env": (_("Set the variable %(name)s to %(to)s"), ""),
+    "fix.env_drop": (_("Leave out the variable %(name)s"), ""),
+    "fix.runtime": (_("Start with vLLM %(version)s"), ""),
+    "fix.install_newer": (
+        _("Install a newer vLLM on %(host)s"),
+        _("The newest release may know this model. The engine that is there stays."),
+    ),
+    "fix.install": (_("Install another vLLM on %(host)s"), _("The engine that is there stays.")),
+    "fix.plugin": (_("Add the plug-in that reads GGUF files to this engine"), _("An admin can do it by one click.")),
+    "fix.package": (_("Install %(package)s in the engine's own environment"), _("Run this on the host:")),
+    "fix.repair": (_("Fetch the damaged files of the model again"), ""),
+    "fix.repair_file": (_("Fetch %(file)s again"), ""),
+    "fix.look": (
+        _("Look at the model's files again"),
+        _("At %(path)s something is missing or in another place than Berth knows."),
+    ),
+    "fix.code": (
+        _("Allow this model's own program code"),
+        _("The model does not run without it. An admin should read the code first; it is shown on the model's page."),
+    ),
+    "fix.stop_gpu": (_("Stop %(name)s, which holds %(mib:gib)s of GPU %(gpu)s"), ""),
+    "fix.stop_ram": (_("Stop %(name)s, which holds %(mib:gib)s of the machine's memory"), ""),
+    "fix.end": (
+        _("End %(name)s (process %(pid)s), which holds %(mib:gib)s of GPU %(gpu)s"),
+        _("It is not Berth's. Ask whoever started it, or run this on the host:"),
+    ),
+    "fix.end_of": (
+        _("End %(name)s of %(user)s (process %(pid)s), which holds %(mib:gib)s of GPU %(gpu)s"),
+        _("It is not Berth's. Ask %(user)s, or run this on the host:"),
+    ),
+    "fix.end_port": (_("End what holds the port: %(holder)s"), _("Run this on the host to see it:")),
+    "fix.again_port": (_("Start again"), _("The host then picks another free port.")),
+    "fix.twin": (_("Use %(name)s, a smaller form of this model"), ""),
+    "fix.gguf_file": (_("Use the GGUF file %(name)s instead of its folder"), ""),
+    "fix.more_time": (
+        _("Allow %(minutes)s minutes for a start instead of %(before)s"),
+        _("Helps where it went on loading or compiling until the time was over."),
+    ),
+    "fix.free_runtime_id": (_("Let Berth choose the engine"), ""),
+    "fix.free_host_id": (_("Let Berth choose the host"), ""),
+    "fix.free_gpu_uuids": (_("Let Berth choose the GPU"), ""),
+}
+
+# What a fix brings or costs.
+EFFECTS: dict[str, Pair] = {
+    "effect.fits": (_("Fits, by the estimate"), ""),
+    "effect.fits_spare": (_("Fits, ≈ %(gib)s GiB to spare"), ""),
+    "effect.tight": (_("Just fits, by the estimate"), ""),
+    "effect.unlikely": (_("By the estimate it does not quite fit"), ""),
+    "effect.exact": (_("Answers stay as exact as now"), ""),
+    "effect.context": (_("Conversations end at ≈ %(pages)s pages, not %(was)s"), ""),
+    "effect.context_to": (_("Conversations end at ≈ %(pages)s pages"), ""),
+    "effect.worked": (_("Has worked on %(host)s before"), ""),
+    "effect.worked_before": (_("It was ready with these before"), ""),
+    "effect.here": (_("Is already on %(host)s"), ""),
+    "effect.on_host": (_("Is already on this host"), ""),
+    "effect.only_damaged": (_("Only files that differ are fetched"), ""),
+    "effect.port_of": (_("The port was held by %(holder)s"), ""),
+    "cost.context": (_("Less room for conversations"), ""),
+    "cost.speed": (_("Answers come more slowly"), ""),
+    "cost.quality": (_("Answers may be a little less exact"), ""),
+    "cost.memory": (_("Takes more memory"), ""),
+    "cost.time": (_("Takes some time"), ""),
+    "cost.safety": (_("Program code of the model's publisher would run on the host"), ""),
+}

@@ -1,0 +1,176 @@
+"""What can be done about a failure, and the story of the attempts, as pages and the API show them: words, numbers,
+addresses. Nothing is decided here.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django.urls import reverse
+from django.utils.translation import gettext, gettext_lazy, ngettext
+from django.utils.translation import gettext as _
+
+from deployments import story
+from deployments.codes_fixes import EFFECTS, FIXES
+from deployments.contexts_run import run_row
+from deployments.expert_words import SAID
+from deployments.mending.around import Fix
+from deployments.models import Deployment, Run
+from deployments.spec import DeploymentSpec
+from deployments.story import Attempt
+from deployments.wording import FIXED_WHERE, person, words
+from panel.audit.wording import NAMES
+from panel.core.mask import mask
+from panel.core.numbers import ngroup
+from panel.core.wording import fill, said
+
+# Where a fix is done that is no click here: name of the page, whether it is of one thing, the button's word.
+PAGES: dict[str, tuple[str, bool, Any]] = {
+    "settings": ("deployment-edit", True, gettext_lazy("Open the settings")),
+    "install": ("runtime-new", False, gettext_lazy("Install an engine")),
+    "plugin": ("runtimes", False, gettext_lazy("Open the engines")),
+    "model": ("model", True, gettext_lazy("Open the model")),
+    "models": ("models", False, gettext_lazy("Open the models")),
+    "code": ("model", True, gettext_lazy("Open the model")),
+    "deployment": ("deployment", True, gettext_lazy("Open this deployment")),
+}
+
+
+def label_of(option: str) -> str:
+    """An option as people call it; one without a word of its own as the engine does."""
+    bare = option.removeprefix("env.")
+    words_of = SAID.get(bare)
+    return str(NAMES.get(bare) or (words_of.label if words_of is not None else bare))
+
+
+def title(fix: Fix) -> tuple[str, str]:
+    """(what to do, what to know of it)."""
+    if not fix.code:
+        return fill(gettext(fix.text), dict(fix.params)).rstrip("."), str(FIXED_WHERE.get(fix.kind, ""))
+    found = said(FIXES, {"code": fix.code, "params": _params(fix)})
+    own = fill(gettext(fix.text), dict(fix.params)) if fix.text and fix.kind != "settings" else ""
+    return found.text.rstrip("."), own or found.hint
+
+
+def _params(fix: Fix) -> dict[str, Any]:
+    values = {name: value if name.endswith("mib") else _value(value) for name, value in mask(dict(fix.params)).items()}
+    names = [label_of(str(name)) for name in fix.params.get("names") or [] if isinstance(name, str)]
+    quoted = [_("“%(name)s”") % {"name": name} for name in names]
+    known = {"label": label_of(str(fix.params.get("name") or "")), "labels": ", ".join(quoted)}
+    return {**values, **known} if not fix.code.startswith("change.") else values
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, bool):
+        return _("on") if value else _("off")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return ngroup(value) if isinstance(value, int) and abs(value) >= 10_000 else value
+
+
+def fix_view(row: Deployment, fix: Fix, *, first: bool = False) -> dict[str, Any]:
+    """One fix with its button, for who may press it."""
+    what, note = title(fix)
+    effects = [
+        {"good": effect.good, "text": said(EFFECTS, {"code": effect.code, "params": dict(effect.params)}).text}
+        for effect in fix.effects
+    ]
+    view: dict[str, Any] = {
+        "key": fix.key,
+        "kind": fix.kind,
+        "title": what,
+        "text": note,
+        "effects": effects,
+        "command": fix.command,
+        "by_click": fix.by_click,
+        "first": first,
+    }
+    if fix.by_click:
+        view |= {"post": reverse("deployment-fix", args=[row.pk, fix.key])}
+        start = _("Start again") if fix.kind == "again" else _("Apply and start again")
+        return {**view, "label": start}
+    if fix.link == "repair":
+        return {**view, "repair": reverse("model-repair-copy", args=[fix.target]), "label": _("Fetch again")}
+    return {**view, **_page(row, fix)}
+
+
+def _page(row: Deployment, fix: Fix) -> dict[str, Any]:
+    if fix.link not in PAGES:
+        return {}
+    name, of_one, word = PAGES[fix.link]
+    if fix.link == "settings":
+        return {"url": reverse(name, args=[row.pk]), "label": str(word)}
+    if of_one:
+        return {"url": reverse(name, args=[fix.target]), "label": str(word)} if fix.target is not None else {}
+    host = f"?host={fix.target}" if fix.link == "install" and fix.target is not None else ""
+    return {"url": reverse(name) + host, "label": str(word)}
+
+
+def views(row: Deployment, fixes: Iterable[Fix]) -> list[dict[str, Any]]:
+    return [fix_view(row, fix, first=place == 0) for place, fix in enumerate(fixes)]
+
+
+def whom_to_ask(row: Deployment) -> str:
+    """For those who may not: who started it, and who may in any case."""
+    who = person(row.wanted_by or row.created_by)
+    if not who or who == "Berth":
+        return _("Your role does not allow this. An operator or admin of this panel can do it.")
+    return _("Your role does not allow this. Ask %(who)s, who started it, or an admin.") % {"who": who}
+
+
+# --- the story --------------------------------------------------------------------------------------------------------
+
+
+def attempts(run: Run | None) -> list[dict[str, Any]]:
+    """The chain of attempts, the newest first; empty where there was only one."""
+    found = story.of(run) if run is not None else []
+    return [_attempt(each, first=each is found[-1]) for each in found] if len(found) > 1 else []
+
+
+def _attempt(each: Attempt, *, first: bool) -> dict[str, Any]:
+    run = each.run
+    why = words(run.reason) if run.outcome == "failed" else None
+    shown = run_row(run)
+    return {
+        "run": run,
+        "badge": shown["badge"],
+        "ended": why.text if why else "",
+        "changed": "" if first else _changed(each),
+        "by_itself": bool(each.why.get("by_itself")),
+    }
+
+
+def _changed(each: Attempt) -> str:
+    """What was changed before this attempt, as the fix is called, else setting by setting."""
+    if each.why.get("fix"):
+        return title(Fix("patch", str(each.why["fix"]), each.why.get("params") or {}))[0]
+    if not each.changes:
+        return _("the same settings")
+    return "; ".join(_pair(name, *pair) for name, pair in list(each.changes.items())[:3])
+
+
+def _pair(name: str, before: Any, after: Any) -> str:
+    hidden = [mask({name: value})[name] for value in (before, after)]
+    leaf = label_of(name.removeprefix("options.").removeprefix("restart."))
+    texts = ["–" if value in (None, "", []) else str(_value(value)) for value in hidden]
+    return f"{leaf}: {texts[0]} → {texts[1]}"
+
+
+def note(row: Deployment, fixes: Iterable[Mapping[str, Any]]) -> str:
+    """What a click does, said once below the fixes."""
+    assert row.revision is not None
+    clicks = sum(1 for fix in fixes if fix.get("post") and fix["kind"] == "patch")
+    if not clicks:
+        return ""
+    text = ngettext(
+        "It makes settings number %(n)s and keeps these. You can go back with one click.",
+        "Each of them makes settings number %(n)s and keeps these. You can go back with one click.",
+        clicks,
+    )
+    return text % {"n": row.revision.number + 1}
+
+
+def fix_once_note(row: Deployment) -> str:
+    """Whether Berth would have done it itself."""
+    assert row.revision is not None
+    spec = DeploymentSpec.model_validate(row.revision.spec)
+    return _("Berth may fix this deployment once by itself after a failure.") if spec.fix_once else ""

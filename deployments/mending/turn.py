@@ -1,0 +1,332 @@
+"""What the diagnosis offers, turned into typed fixes for this spec and this host. Pure.
+
+An offer that the spec or the host cannot use (an option that nobody set is to be left out, a variable that may not be
+set, a flag that this version lacks) gives no fix. Whether the planner accepts a patch is asked afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from deployments.diagnosis.fixes import RENAMED
+from deployments.diagnosis.result import Offer
+from deployments.engines import denied
+from deployments.mending import edits
+from deployments.mending.around import Around, Effect, Fix, Holder
+from deployments.mending.titles import effects_of, title_of
+from deployments.spec import DeploymentSpec
+
+# What a person gets where nobody said, as far as the number matters: a smaller one is then tried.
+DEFAULTS: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 64}
+PORTS = ("port", "master_port")  # the host picks them anew at each start
+SPLIT = ("tensor_parallel_size", "tp_size")
+# Left out together: what one of them says makes no sense without the other.
+TOGETHER = {
+    "enable_lora": ("lora_modules", "max_lora_rank", "max_loras"),
+    "tool_call_parser": ("enable_auto_tool_choice",),
+    "enable_auto_tool_choice": ("tool_call_parser",),
+}
+SAME_VALUE = ("max_model_len", "gpu_memory_utilization", "tensor_parallel_size", "kv_cache_memory_bytes")
+KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
+PACKAGE = re.compile(r"(?:(?:--upgrade|--force-reinstall) )?[A-Za-z0-9][\w.<>=\[\], -]{0,100}")
+MOST_HOLDERS = 2
+ANOTHER_ENGINE = "Try another engine."  # Berth starts one kind
+
+
+def fixes_of(code: str, offers: Iterable[Offer], spec: DeploymentSpec, around: Around) -> list[Fix]:
+    """Every fix of a class for this spec and host, the most promising first; none twice."""
+    found: list[Fix] = []
+    for offer in offers:
+        found += _TURN.get(offer.kind, _nothing)(offer, spec, around)
+    found += _of_class(code, spec, around)
+    return ranked(found)
+
+
+def ranked(fixes: Iterable[Fix]) -> list[Fix]:
+    """By worth; of several with the same effect the first."""
+    seen: dict[str, Fix] = {}
+    for fix in sorted(fixes, key=lambda fix: -fix.worth):
+        seen.setdefault(fix.key, fix)
+    return list(seen.values())
+
+
+def patch_fix(
+    spec: DeploymentSpec, option: str, patch: edits.Patch | None, to: Any, *, chance: int, cost: str = "",
+    before: Any = None, back: bool = False,
+) -> list[Fix]:  # fmt: skip
+    """A change of one option, with its title; nothing where it changes nothing."""
+    if patch is None or all(getattr(spec, name) == value for name, value in patch.items()):
+        return []
+    was = before if before is not None else edits.value_of(spec, option)
+    code, params = title_of(option, was, to, back=back)
+    fix = Fix("patch", code, params, patch=patch, option=option, chance=chance, cost=cost)
+    return [fix.told(*effects_of(option, cost, was, to))]
+
+
+# --- one function for each kind of offer ------------------------------------------------------------------------------
+
+
+def _nothing(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
+    return []
+
+
+def _set(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
+    name, to = offer.name, typed(offer.after)
+    if name in PORTS:
+        return [_again(offer.chance, around.port_holder)]
+    if name == "model":
+        return _file(offer, around)
+    if name == KV_SPACE:
+        return _env(offer, spec, around)
+    if name in RENAMED and isinstance(to, str) and offer.before is None and to == RENAMED[name]:
+        return _rename(offer, spec, to)
+    if name in denied.FLAGS or (around.flags and name not in around.flags and name not in SPLIT):
+        return []
+    if name in SPLIT:
+        return _split(offer, spec, to)
+    back = to is not None and "worked with that" in offer.text
+    if to in (None, ""):
+        to = DEFAULTS.get(name)
+        now = edits.value_of(spec, name)
+        if to is None or (isinstance(now, int) and now <= to):
+            return _settings(offer, name)
+    return patch_fix(spec, name, edits.with_option(spec, name, to), to, chance=offer.chance, cost=offer.cost,
+                     before=offer.before, back=back)  # fmt: skip
+
+
+def typed(value: Any) -> Any:
+    """As JSON means it: rules write their fixed values as text."""
+    if not isinstance(value, str):
+        return value
+    if value in ("true", "false"):
+        return value == "true"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def _settings(offer: Offer, name: str) -> list[Fix]:
+    """A value that only a person knows."""
+    code, params = title_of(name, None, None)
+    return [Fix("settings", code, params, text=offer.text if offer.text else "", option=name, link="settings",
+                chance=offer.chance, cost=offer.cost)]  # fmt: skip
+
+
+def _split(offer: Offer, spec: DeploymentSpec, to: Any) -> list[Fix]:
+    if not isinstance(to, int) or to < 1:
+        return []
+    was = offer.before or edits.value_of(spec, "tensor_parallel_size") or len(spec.gpu_uuids) or spec.gpu_count
+    if to == was:
+        return []
+    patch = edits.with_gpus(spec, to)
+    return patch_fix(spec, "gpu_count", patch, to, chance=offer.chance, cost=offer.cost, before=was)
+
+
+def _file(offer: Offer, around: Around) -> list[Fix]:
+    """The model itself: a GGUF file of the folder, else whatever a new look at the folder finds."""
+    found = [
+        Fix("patch", "fix.gguf_file", {"name": form.name}, patch={"artifact_id": form.artifact}, option="artifact_id",
+            chance=offer.chance)
+        for form in around.ggufs[:2]
+    ]  # fmt: skip
+    look = Fix("repair", "fix.look", {"path": around.copy_path}, link="model", target=around.model,
+               chance=offer.chance - 10)  # fmt: skip
+    return found or [look]
+
+
+def _rename(offer: Offer, spec: DeploymentSpec, to: str) -> list[Fix]:
+    new, sign, value = to.partition("=")
+    if sign:
+        gone = edits.without_option(spec, offer.name)
+        if gone is None:
+            return []
+        gone["options"] = {**gone.get("options", spec.options), new: value}
+        if denied.check_content(new, f"--{new}", value, ()) is not None:
+            return _drop(offer, spec, Around())
+        patch: edits.Patch | None = gone
+    elif new in SAME_VALUE:
+        patch = edits.renamed(spec, offer.name, new)
+    else:
+        return _drop(offer, spec, Around())
+    if patch is None:
+        return []
+    fix = Fix("patch", "fix.rename", {"name": offer.name, "to": new}, patch=patch, option=offer.name,
+              chance=offer.chance, cost=offer.cost)  # fmt: skip
+    return [fix]
+
+
+def _drop(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
+    """Left out, with what makes no sense without it."""
+    names = [name.strip() for name in offer.name.split(",")]
+    names += [other for name in names for other in TOGETHER.get(name, ())]
+    patch: edits.Patch = {}
+    current, dropped = spec, []
+    for name in dict.fromkeys(names):
+        gone = edits.without_option(current, name)
+        if gone is not None:
+            patch |= gone
+            current, dropped = current.model_copy(update=gone), [*dropped, name]
+    if not dropped or not set(offer.name.replace(" ", "").split(",")) & set(dropped):
+        return []
+    fix = Fix("patch", "fix.drop", {"names": dropped}, patch=patch, option=dropped[0], chance=offer.chance,
+              cost=offer.cost)  # fmt: skip
+    return [fix.told(*effects_of(dropped[0], offer.cost, None, None))]
+
+
+def _env(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
+    value = offer.after
+    if value in (None, ""):
+        return []
+    if offer.name == KV_SPACE:
+        size = int(value)
+        was = spec.kv_cache_gib or around.kv_cache_gib
+        if around.on_gpu or size < 1 or size == was:
+            return []
+        return patch_fix(spec, "kv_cache_gib", {"kv_cache_gib": size}, size, chance=offer.chance, cost=offer.cost,
+                         before=was)  # fmt: skip
+    if denied.check_env({offer.name: str(value)}):
+        return []
+    patch = edits.with_env(spec, offer.name, str(value))
+    if patch["env"] == spec.env:
+        return []
+    fix = Fix("patch", "fix.env", {"name": offer.name, "to": str(value)}, patch=patch, option=f"env.{offer.name}",
+              chance=offer.chance, cost=offer.cost)  # fmt: skip
+    return [fix.told(*effects_of(offer.name, offer.cost, None, None))]
+
+
+def _env_drop(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
+    patch = edits.without_env(spec, offer.name)
+    if patch is None:
+        return []
+    return [Fix("patch", "fix.env_drop", {"name": offer.name}, patch=patch, option=f"env.{offer.name}",
+                chance=offer.chance, cost=offer.cost)]  # fmt: skip
+
+
+def _runtime(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
+    """An engine that lies on the host is one click; another one has to be installed first."""
+    if offer.text == ANOTHER_ENGINE:
+        return []
+    newer = "newer" in offer.text or "knows" in offer.text
+    engine = around.newer() if newer else around.other()
+    found = []
+    if engine is not None:
+        patch = {"host_id": around.host, "runtime_id": engine.id}
+        told = Effect(True, "effect.worked" if engine.worked else "effect.here", {"host": around.host_name})
+        fix = Fix("patch", "fix.runtime", {"version": engine.version}, patch=patch, option="runtime_id",
+                  chance=offer.chance, cost="")  # fmt: skip
+        found.append(fix.told(told))
+    install = Fix("runtime", "fix.install_newer" if newer else "fix.install", {"host": around.host_name},
+                  text="" if newer else offer.text, link="install", target=around.host, chance=offer.chance - 5,
+                  cost=offer.cost)  # fmt: skip
+    return [*found, install]
+
+
+def _package(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
+    name = offer.name
+    if "gguf-plugin" in name and around.plugin == "click" and around.runtime is not None:
+        return [Fix("package", "fix.plugin", {"package": name}, link="plugin", target=around.runtime.id,
+                    chance=offer.chance, cost=offer.cost)]  # fmt: skip
+    if not PACKAGE.fullmatch(name):  # it may come out of a log, and somebody will paste it into a shell
+        return []
+    words = [around.python or "python", "-m", "pip", "install", *name.split()]
+    return [Fix("package", "fix.package", {"package": name}, command=shlex.join(words), chance=offer.chance,
+                cost=offer.cost)]  # fmt: skip
+
+
+def _repair(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
+    if not around.repairable:
+        return [Fix("repair", "", text=offer.text, link="model", target=around.model, chance=offer.chance - 10,
+                    cost=offer.cost)]  # fmt: skip
+    file = offer.after if isinstance(offer.after, str) else ""
+    code, params = ("fix.repair_file", {"file": file}) if file else ("fix.repair", {"path": around.copy_path})
+    fix = Fix("repair", code, params, link="repair", target=around.copy, chance=offer.chance, cost=offer.cost)
+    return [fix.told(Effect(True, "effect.only_damaged"))]
+
+
+def _permission(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
+    return [Fix("permission", "fix.code", link="code", target=around.model, chance=offer.chance, cost=offer.cost)]
+
+
+def _host(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
+    """Something on the machine; where it is known who holds what, that is named instead."""
+    if "holds the memory" in offer.text:
+        held = list(_held(around, offer.chance, on_gpu=True))
+        if held:
+            return held
+    if "holds the port" in offer.text and around.port_holder:
+        return [Fix("host", "fix.end_port", {"holder": around.port_holder}, command=offer.command,
+                    chance=offer.chance, cost=offer.cost)]  # fmt: skip
+    plain = Fix("host", "", text=offer.text, command=offer.command, chance=offer.chance, cost=offer.cost)
+    if "Free memory of the machine" in offer.text:
+        return [*_held(around, offer.chance, on_gpu=False), plain]
+    return [plain]
+
+
+def _held(around: Around, chance: int, *, on_gpu: bool) -> Iterator[Fix]:
+    """What could stop or end so that memory is free: ours by a click on its page, others by a command."""
+    holders = [holder for holder in around.holders if (holder.gpu is not None) == on_gpu]
+    for holder in sorted(holders, key=lambda holder: -holder.mib)[:MOST_HOLDERS]:
+        params: dict[str, Any] = {"name": holder.name, "mib": holder.mib, "gpu": holder.gpu}
+        if holder.deployment is not None:
+            code = "fix.stop_gpu" if on_gpu else "fix.stop_ram"
+            yield Fix("stop", code, params, link="deployment", target=holder.deployment, chance=chance, cost="time")
+        elif holder.pid is not None:
+            yield _end(holder, params, chance)
+
+
+def _end(holder: Holder, params: dict[str, Any], chance: int) -> Fix:
+    code = "fix.end_of" if holder.user else "fix.end"
+    return Fix("host", code, {**params, "pid": holder.pid, "user": holder.user}, command=f"kill {holder.pid}",
+               chance=chance - 5, cost="time")  # fmt: skip
+
+
+def _model(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
+    found = []
+    if around.twins and ("quantis" in offer.text or "smaller" in offer.text):
+        twin = around.twins[0]
+        fix = Fix("patch", "fix.twin", {"name": twin.name}, patch={"artifact_id": twin.artifact},
+                  option="artifact_id", chance=offer.chance, cost=offer.cost)  # fmt: skip
+        found.append(fix.told(Effect(True, "effect.on_host"), *effects_of("artifact_id", offer.cost, None, None)))
+    other = Fix("model", "", text=offer.text, link="models", chance=offer.chance - (20 if found else 0),
+                cost=offer.cost)  # fmt: skip
+    return [*found, other]
+
+
+_TURN: dict[str, Callable[[Offer, DeploymentSpec, Around], list[Fix]]] = {
+    "set": _set,
+    "drop": _drop,
+    "env": _env,
+    "env_drop": _env_drop,
+    "runtime": _runtime,
+    "package": _package,
+    "repair": _repair,
+    "permission": _permission,
+    "host": _host,
+    "model": _model,
+}
+
+
+# --- what the class itself proposes -----------------------------------------------------------------------------------
+
+
+def _again(chance: int, holder: str = "") -> Fix:
+    fix = Fix("again", "fix.again_port", {}, chance=chance)
+    return fix.told(Effect(True, "effect.port_of", {"holder": holder})) if holder else fix
+
+
+def _of_class(code: str, spec: DeploymentSpec, around: Around) -> list[Fix]:
+    """Beyond what its rule says: with what is known of the host."""
+    if code == "mem.host_oom_killed" and not around.on_gpu:
+        was = spec.kv_cache_gib or around.kv_cache_gib or 0
+        if was >= 2:
+            return patch_fix(spec, "kv_cache_gib", {"kv_cache_gib": was // 2}, was // 2, chance=78, cost="context",
+                             before=was)  # fmt: skip
+    if code in ("arch.unsupported", "arch.transformers_old", "arch.none") and around.own_code:
+        return [Fix("permission", "fix.code", link="code", target=around.model, chance=60, cost="safety")]
+    return []
