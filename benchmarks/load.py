@@ -61,7 +61,8 @@ def paths_of(deployment: int, model: int) -> tuple[list[str], list[str]]:
         "/api/v1/deployments?q=chat-07",
     ]
     api += ["/api/v1/events?who=person-7&limit=50", f"/api/v1/events?on=deployment:{deployment}"]
-    pages = [f"/deployments/{deployment}/", f"/models/{model}/", f"/activity?on=deployment:{deployment}"]
+    pages = [f"/deployments/{deployment}/", f"/models/{model}/", f"/models/{model}/elsewhere"]
+    pages += [f"/activity?on=deployment:{deployment}"]
     return api, [*SITES, *pages]
 
 

@@ -1,10 +1,12 @@
 """What the deploy form and its plan show: models to choose, places, and what would happen. Nothing is written here."""
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.http import QueryDict
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
@@ -35,6 +37,7 @@ from panel.fleet.models import Gpu, Host, Runtime
 from panel.fleet.wording import engine
 
 STILL_OPEN = ("no_engine", "gguf_needs_plugin")  # the plan says what can be done
+LINKED = ("host", "device", "gpu_count", "max_model_len", "people")  # what an address may fill in
 EXPERT = (
     "host",
     "runtime",
@@ -63,7 +66,7 @@ def form(deploy: DeploymentForm, row: Deployment | None, actor: Any) -> dict[str
         "runtimes": _runtimes(str(deploy["runtime"].value() or "")),
         "chosen_gpus": deploy["gpus"].value() or [],
         "settings": expert.page(deploy.schema, deploy.options_shown()),
-        "expert_open": expert_errors or row is not None,
+        "expert_open": expert_errors or row is not None or bool(deploy.initial.get("host")),
     }
 
 
@@ -139,8 +142,8 @@ def gpu_choices() -> list[tuple[str, str]]:
     return [(g.uuid, f"{g.host.name} GPU {g.index} · {g.name} · {gib(g.total_mib)}") for g in gpus]
 
 
-def first_values(artifact: str) -> dict[str, Any]:
-    """The form as it opens: the model that was clicked, and a name made of the model's."""
+def first_values(asked: QueryDict, gpus: Collection[str] = ()) -> dict[str, Any]:
+    """The form as it opens: the model and the values that the link named, and a name made of the model's."""
     values: dict[str, Any] = {
         "device": "auto",
         "task": "generate",
@@ -148,13 +151,26 @@ def first_values(artifact: str) -> dict[str, Any]:
         "restart": "on_failure",
         "fix_once": "no",
         "gpu_count": 1,
+        **_linked(asked, gpus),
     }
-    found = None
+    found, artifact = None, asked.get("artifact", "")
     if artifact.isdecimal() and len(artifact) < 19:
         found = Artifact.objects.select_related("model").filter(pk=int(artifact)).first()
     if found is not None:
         values |= {"artifact": found.pk, "name": free_name(found.model.name, names_taken()), "task": task_of(found)}
     return values
+
+
+def _linked(asked: QueryDict, gpus: Collection[str]) -> dict[str, Any]:
+    """Values of an address, which is no form: what makes no sense is left out. `gpus` are those that are there."""
+    values: dict[str, Any] = {}
+    for name in LINKED:
+        if not asked.get(name):
+            continue
+        with contextlib.suppress(ValidationError):
+            values[name] = DeploymentForm.base_fields[name].clean(asked[name])
+    chosen = [uuid for uuid in asked.getlist("gpus") if uuid in gpus]
+    return values | ({"gpus": chosen} if chosen else {})
 
 
 def task_of(artifact: Artifact) -> str:

@@ -12,6 +12,7 @@ from django.db.models import Prefetch
 from deployments.engines.base import RuntimeFacts
 from deployments.models import Run
 from deployments.placement import Claim, CopyView, GpuUser, GpuView, HostView, RuntimeView
+from models_catalog.estimate.kernels import capability_of
 from models_catalog.models import Artifact, Copy
 from panel.fleet import samples
 from panel.fleet.models import Gpu, Host, Reservation, Runtime
@@ -106,7 +107,7 @@ def _gpu_view(gpu: Gpu, held: Held) -> GpuView:
         aside_note=str((gpu.hold or {}).get("note", "")),
         others=others,
         claims=tuple(_with_use(claim, gpu) for claim in held.get((gpu.host_id, gpu.pk), ())),
-        capability=_capability(gpu.measured.get("compute_capability")),
+        capability=capability_of(gpu.measured.get("compute_capability")),
         nvlink=frozenset(links) if (links := gpu.measured.get("nvlink")) is not None else None,
     )
 
@@ -117,12 +118,6 @@ def _with_use(claim: Claim, gpu: Gpu) -> Claim:
     if not ours or None in ours:
         return claim
     return replace(claim, used_mib=sum(ours))
-
-
-def _capability(text: str | None) -> tuple[int, int] | None:
-    """ "8.9" → (8, 9); None where the card or the driver does not tell."""
-    major, dot, minor = (text or "").partition(".")
-    return (int(major), int(minor)) if dot and major.isdecimal() and minor.isdecimal() else None
 
 
 def without_flags(runtime: Runtime) -> RuntimeFacts:

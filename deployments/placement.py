@@ -8,11 +8,15 @@ from typing import Any, Literal
 
 from deployments.engines.base import Reason, RuntimeFacts
 from models_catalog.estimate import Amount, Plan
+from models_catalog.estimate.alone import DEFAULT_KV_GIB
+from models_catalog.estimate.need import USUAL_SHARE, Level
 
-DEFAULT_UTILISATION = 0.9
-DEFAULT_KV_GIB = 4
-# How surely it will start and hold what is wanted. `unlikely`: the numbers say no, but by less than they may be off.
-Level = Literal["fits", "tight", "unknown", "unlikely", "no"]
+__all__ = [
+    "DEFAULT_KV_GIB", "DEFAULT_UTILISATION", "Candidate", "Change", "Claim", "CopyView", "GpuUser", "GpuView",
+    "HostView", "Level", "NoPlacement", "Placement", "RuntimeView",
+]  # fmt: skip
+
+DEFAULT_UTILISATION = USUAL_SHARE
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def _form(request: HttpRequest, *, row: Deployment | None = None) -> DeploymentF
         spec = DeploymentSpec.model_validate(row.revision.spec)
         initial, runtime = DeploymentForm.initial_of(spec, row.name), str(spec.runtime_id or "")
     else:
-        initial, runtime = contexts_form.first_values(request.GET.get("artifact", "")), ""
+        initial, runtime = contexts_form.first_values(request.GET, dict(choices)), ""
     return DeploymentForm(initial=initial, gpu_choices=choices, schema=contexts_form.schema_for(runtime))
 
 

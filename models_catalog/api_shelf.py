@@ -7,9 +7,9 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_noop as _
 from ninja import Query, Status
 
-from models_catalog import contexts_model, deleting, disk, fits, queries, repairs, shelf
+from models_catalog import contexts_fit, contexts_model, deleting, disk, fits, queries, repairs, shelf
 from models_catalog.api import models, router
-from models_catalog.contexts import forms_of
+from models_catalog.estimate import table
 from models_catalog.schemas import (
     ApprovalIn,
     CodeIn,
@@ -70,12 +70,11 @@ def trust_model(request: HttpRequest, model_id: int, body: CodeIn) -> Any:
     description=_("Estimated for the team's GPUs when nothing else uses them, by length of context."),
 )
 def fit_model(request: HttpRequest, model_id: int) -> Any:
-    forms = forms_of(queries.one(model_id), queries.engines())
-    shown = next((form for form in forms if form.copies), None)
+    shown = contexts_fit.shown(queries.one(model_id))
     if shown is None:
         raise NotFound
     version = fits.engine_version()
-    rows = fits.table(shown.facts, fits.groups(), version)
+    rows = table.table(shown.facts, fits.groups(), version)
     return {
         "artifact": shown.artifact.pk,
         "engine": "vllm",

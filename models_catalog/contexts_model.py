@@ -4,27 +4,24 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext, pgettext
+from django.utils.translation import ngettext
 
-from models_catalog import deleting, fits, queries, repairs, serving, shelf, uses, wording
+from models_catalog import deleting, queries, repairs, serving, shelf, uses, wording
 from models_catalog.chat import Tried, render, thinks
-from models_catalog.contexts import Form, amount, forms_of, gpus, kind, tokens
+from models_catalog.contexts import Form, amount, forms_of, kind
 from models_catalog.deleting import Outlook
 from models_catalog.downloads import hubs
-from models_catalog.estimate.words import say
 from models_catalog.facts import ModelFacts
 from models_catalog.models import Artifact, CatalogModel, Copy
 from models_catalog.repairs import Offer
 from models_catalog.sidecars.contexts import ways
-from panel.core.numbers import approx, ngroup, size
+from panel.core.numbers import ngroup, size
 from panel.fleet.models import Runtime
 from panel.fleet.wording import engine as engine_name
 
 HUB = hubs.HubAt(hubs.Source.HUGGINGFACE, hubs.USUAL[hubs.Source.HUGGINGFACE])  # whatever mirror is set
-HOSTS_SHOWN = 3
 USES_SHOWN = 50  # deployments on its page; a thousand may be made of one model
 MOST_TEMPLATE = 64 << 10  # characters; an honest agent sends no longer one
-MOST_REQUESTS = 1000  # of a cell; what lies above tells nobody more
 
 
 def model_page(model: CatalogModel) -> dict[str, Any]:
@@ -191,57 +188,6 @@ def _heads(facts: ModelFacts) -> str:
     if not facts.kv_heads or not facts.head_dim:
         return ""
     return _("%(n)s KV heads, each %(size)s wide") % {"n": facts.kv_heads, "size": facts.head_dim}
-
-
-# --- where it fits ----------------------------------------------------------------------------------------------------
-
-
-def fit_page(model: CatalogModel) -> dict[str, Any]:
-    """The table of the form that the page would deploy: GPUs of the team by length of context."""
-    forms = forms_of(model, queries.engines())
-    shown = next((form for form in forms if form.copies), None)
-    if shown is None:
-        return {"rows": [], "lengths": [], "version": ""}
-    version = fits.engine_version()
-    found = fits.table(shown.facts, fits.groups(), version)
-    return {
-        "form": shown,
-        "version": version,
-        "lengths": [tokens(length) for length in fits.contexts_of(shown.facts)],
-        "rows": [_fit_row(row) for row in found],
-    }
-
-
-def _fit_row(row: fits.Row) -> dict[str, Any]:
-    group = row.group
-    hosts = ", ".join(group.hosts[:HOSTS_SHOWN])
-    more = len(group.hosts) - HOSTS_SHOWN
-    return {
-        "name": gpus(group.name, group.count, group.total_mib, cpu=group.cpu),
-        "hosts": f"{hosts} + {more}" if more > 0 else hosts,
-        "fits": row.fits,
-        "why": "" if row.fits else _why(row),
-        "cells": [_cell(cell) for cell in row.cells],
-    }
-
-
-def _why(row: fits.Row) -> str:
-    """The first reason, in words."""
-    return say(row.reasons[0], _) if row.reasons else ""
-
-
-def _cell(cell: fits.Cell) -> dict[str, Any]:
-    """Kind, number and word of one cell."""
-    count = 0 if cell.requests is None else max(1, round(cell.requests))
-    requests = "" if not count else f"> {ngroup(MOST_REQUESTS)}" if count > MOST_REQUESTS else approx(ngroup(count))
-    words = {
-        "fits": ("ok", requests or pgettext("whether it fits", "yes"), ""),
-        "tight": ("warn", requests or pgettext("whether it fits", "yes"), _("tight")),
-        "does_not_fit": ("off", pgettext("whether it fits", "no"), _("too long")),
-        "unknown": ("off", requests or "?", _("not certain")),
-    }
-    kind_, number, small = words[cell.verdict]
-    return {"kind": kind_, "number": number, "small": small}
 
 
 # --- what the model receives ------------------------------------------------------------------------------------------

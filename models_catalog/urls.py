@@ -14,6 +14,7 @@ urlpatterns = [
     path("models/folders", views.add_folder, name="models-add-folder"),
     path("models/folders/<int:pk>/remove", views.remove_folder, name="models-remove-folder"),
     path("models/<int:pk>/", views_model.model, name="model"),
+    path("models/<int:pk>/elsewhere", views_model.elsewhere, name="model-elsewhere"),
     path("models/<int:pk>/code", views_model.remote_code, name="model-code"),
     path("models/<int:pk>/about", views_model.about, name="model-about"),
     path("models/<int:pk>/approve", views_model.approve, name="model-approve"),

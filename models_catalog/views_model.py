@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from models_catalog import contexts_model, deleting, queries, repairs, shelf
+from models_catalog import contexts_fit, contexts_model, deleting, queries, repairs, shelf
 from models_catalog.forms import AboutForm
 from models_catalog.models import CatalogModel, Download
 from models_catalog.views import rights
@@ -21,22 +21,28 @@ DETAIL = "models_catalog/detail.html"
 
 def _context(request: HttpRequest, row: CatalogModel, form: AboutForm | None = None) -> dict[str, Any]:
     words = {"tags": ", ".join(row.tags), "notes": row.notes, "licence": row.licence, "source_url": row.source_url}
-    whole = not (is_htmx(request) and request.GET.get("part"))
-    return {
-        "section": "models",
-        **rights(request),
-        **contexts_model.model_page(row),
-        "about_form": form or AboutForm(initial=words),
-        "about_open": form is not None,
-        "may_deploy_it": shelf.may_deploy(row, request.actor),
-        **({"fit": contexts_model.fit_page(row)} if whole else {}),
-    }
+    found = {"section": "models", **rights(request), **contexts_model.model_page(row)}
+    found["may_deploy_it"] = shelf.may_deploy(row, request.actor)
+    if not (is_htmx(request) and request.GET.get("part")):
+        may = found["may_deploy"] and found["may_deploy_it"]
+        shown = contexts_fit.first(one["form"] for one in found["forms"])
+        found["fit"] = contexts_fit.fit_page(shown, may_deploy=may)
+    return {**found, "about_form": form or AboutForm(initial=words), "about_open": form is not None}
 
 
 @require_GET
 @right("models.view")
 def model(request: HttpRequest, pk: int) -> HttpResponse:
     return page(request, DETAIL, _context(request, queries.one(pk)), parts=["body"])
+
+
+@require_GET
+@right("models.view")
+def elsewhere(request: HttpRequest, pk: int) -> HttpResponse:
+    """Where it would fit among GPUs that no host has; asked for when someone opens it."""
+    row = queries.one(pk)
+    context = {"section": "models", "model": row, "fit": contexts_fit.elsewhere_page(contexts_fit.shown(row))}
+    return page(request, "models_catalog/fit.html", context, parts=["table"])
 
 
 @require_POST

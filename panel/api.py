@@ -20,7 +20,7 @@ from deployments.api_fixes import router as fixes
 from deployments.api_paste import router as pasting
 from deployments.api_record import router as records
 from deployments.api_runs import router as runs
-from models_catalog.api_shelf import router as models_catalog
+from models_catalog.api_estimate import router as models_catalog
 from models_catalog.downloads.api import router as downloads
 from models_catalog.sidecars.api import router as conversions
 from panel.accounts.api import router as accounts

@@ -6,7 +6,8 @@ The person's picks are respected; what they left open is chosen by the need and 
 times over: what runs have reserved, what strangers use, what is free right now, and what the estimate says it needs.
 
 `asked.py` reads spec and need, `search.py` goes through hosts and ranks, `gpus.py` and `cpu.py` find places on one
-host, `rules.py` are the limits that no memory changes, `fit.py` asks the estimate; `ranking.py` is the sum.
+host, `rules.py` are the limits that no memory changes, `fit.py` asks the estimate (models_catalog/estimate: `need.py`
+says whether it fits, `alone.py` what share it is given); `ranking.py` is the sum.
 `inverse.py` answers how many people and how long, `nearest.py` what would make it fit, `moving.py` what a page
 calculates by itself while a slider moves.
 """
@@ -14,14 +15,13 @@ calculates by itself while a slider moves.
 from __future__ import annotations
 
 from deployments.planner.asked import Need, Priority
-from deployments.planner.cpu import CPU_OVERHEAD_MIB, cpu_need_mib
 from deployments.planner.fit import Estimator
-from deployments.planner.gpus import claim_mib
 from deployments.planner.inverse import Answer, longest_context, most_people
 from deployments.planner.moving import Outlook, outlook
 from deployments.planner.nearest import Twin, nearest
 from deployments.planner.ranking import Ranked, plan, rank, ranked, utilisation_of
 from deployments.planner.search import PASSING
+from models_catalog.estimate.alone import CPU_OVERHEAD_MIB, claim_mib
 
 __all__ = [
     "CPU_OVERHEAD_MIB",
@@ -34,7 +34,6 @@ __all__ = [
     "Ranked",
     "Twin",
     "claim_mib",
-    "cpu_need_mib",
     "longest_context",
     "most_people",
     "nearest",

@@ -14,11 +14,11 @@ from deployments.engines.options import normal_flag
 from deployments.engines.tokens import expand
 from deployments.spec import DeploymentSpec
 from models_catalog.estimate import Options
+from models_catalog.estimate.need import Wish
 
 Priority = Literal["fit", "quality", "speed"]
 USUAL_CONTEXT = 8192  # tokens of a conversation, where nobody says
 AUTO_CONTEXT_SINCE = (0, 14)  # from then on the engine lowers the context to what fits, see engines/vllm.py
-CPU_SEQUENCES = 8  # requests at once on a CPU where nobody says, see engines/vllm.py
 LORA_RANK = 16  # the engine's default
 GIB = 2**30
 SHORT = {
@@ -76,6 +76,10 @@ class Asked:
     def goal(self, version: str, longest: int | None) -> int:
         """Tokens by which requests at once are counted."""
         return self.need.context or self.must(version, longest) or min(USUAL_CONTEXT, longest or USUAL_CONTEXT)
+
+    def wish(self, version: str, longest: int | None) -> Wish:
+        """The same as the estimate asks it; `longest` is the context that the model itself names."""
+        return Wish(self.goal(version, longest), self.must(version, longest), self.need.people, self.options)
 
 
 def asked_of(spec: DeploymentSpec, need: Need | None = None) -> Asked:

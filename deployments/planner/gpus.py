@@ -15,16 +15,11 @@ from typing import Any
 from deployments.engines.base import Reason
 from deployments.placement import DEFAULT_UTILISATION, GpuView, HostView
 from deployments.planner import rules
-from deployments.planner.fit import ENOUGH, LEAST_SHARE, MOST_SHARE, Setting
 from deployments.planner.search import Open, Search, Spot
 from models_catalog.estimate import Gpu
+from models_catalog.estimate.alone import GPU_SLACK_MIB, claim_mib, is_free_at_start, most_share, share_for
+from models_catalog.estimate.need import MOST_SHARE, Setting
 
-# A card is never wholly free: the driver and a desktop hold some. Below this the live check does not complain.
-GPU_SLACK_MIB = 64
-# What CUDA and NCCL take on each GPU before the engine looks at what is free (models_catalog/estimate/overhead.py):
-# of one GPU, and of several the least and the most that was measured.
-CONTEXT_MIB, CONTEXT_MANY_MIB, CONTEXT_MANY_MOST_MIB = 512, 1536, 2100
-MARGIN_MIB = 150  # left beside a share that Berth chose
 RUNS_MORE_MIB = 512  # a run holds so much beyond its claim: the driver's context
 USERS_TOLD = 5
 
@@ -37,11 +32,6 @@ class _Offer:
     share: float
     most: float
     squeezed: bool
-
-
-def claim_mib(total_mib: int, share: float) -> int:
-    """What a run claims of one GPU, as vLLM counts it: ceil(total × share)."""
-    return min(total_mib, math.ceil(total_mib * share))
 
 
 def spots(search: Search, place: Open, wanted: int) -> list[Spot]:
@@ -166,22 +156,22 @@ def _spot(search: Search, place: Open, setting: Setting, offers: Sequence[_Offer
 def _offer(search: Search, host: HostView, gpu: GpuView, setting: Setting, wanted: int) -> _Offer | None:
     """None with the card's reason noted."""
     asked, estimator = search.asked, search.estimator
-    most = _most_share(gpu, wanted)
-    usual = DEFAULT_UTILISATION
+    most, usual = _most_share(gpu, wanted), DEFAULT_UTILISATION
     if asked.utilisation is not None:
         return _as_said(search, host, gpu, setting, wanted, asked.utilisation)
     fit = estimator.fit(asked, setting, usual)
     if fit.level == "unknown":
         return _as_said(search, host, gpu, setting, wanted, usual)
-    least = estimator.least_share(asked, setting, sure=asked.need.priority == "fit")
-    if asked.need.priority == "fit" and least is None:
-        least = estimator.least_share(asked, setting)
-    if asked.need.priority == "fit" and least is not None and least <= most:
-        return _Offer(gpu, least, most, squeezed=False)
-    if fit.level in ENOUGH and _room(gpu, usual, wanted):
-        return _Offer(gpu, usual, most, squeezed=False)
-    if least is not None and least <= most:
-        return _Offer(gpu, max(least, min(usual, most)), most, squeezed=least <= usual)
+    if asked.need.priority == "fit":
+        least = estimator.least_share(asked, setting, sure=True) or estimator.least_share(asked, setting)
+        if least is not None and least <= most:
+            return _Offer(gpu, least, most, squeezed=False)
+    roomy, least = _room(gpu, usual, wanted), estimator.least_share(asked, setting)
+    wish = estimator.wish(asked, setting.version)
+    share = share_for(estimator.needs, wish, setting, roomy=roomy, most=most)
+    if share is not None:
+        as_usual = share == usual and roomy
+        return _Offer(gpu, share, most, squeezed=not as_usual and least is not None and least <= usual)
     if least is None and fit.level == "unlikely":
         return _as_said(search, host, gpu, setting, wanted, usual)
     if least is None:
@@ -208,31 +198,22 @@ def _as_said(
     return None
 
 
-def _context_mib(wanted: int, *, most: bool = False) -> int:
-    return CONTEXT_MIB if wanted == 1 else CONTEXT_MANY_MOST_MIB if most else CONTEXT_MANY_MIB
-
-
 def _room(gpu: GpuView, share: float, wanted: int) -> bool:
     """Whether so much is neither claimed nor used, and will be free when the engine looks."""
     need = claim_mib(gpu.total_mib, share)
-    at_start = gpu.total_mib - gpu.used_mib - _context_mib(wanted)
     return (
         gpu.total_mib > 0
         and gpu.free_mib + GPU_SLACK_MIB >= need
         and gpu.reserved_mib + need <= gpu.total_mib
-        and at_start + GPU_SLACK_MIB >= need
+        and is_free_at_start(gpu.total_mib, gpu.used_mib, share, wanted)
     )
 
 
 def _most_share(gpu: GpuView, wanted: int) -> float:
     """The largest share that Berth would choose on this card now, in hundredths; 0 when that is no room at all."""
-    if not gpu.total_mib:
-        return 0.0
     runs = len(gpu.claims) or (1 if gpu.reserved_mib else 0)
     unclaimed = gpu.total_mib - gpu.reserved_mib - gpu.others_mib - RUNS_MORE_MIB * runs
-    room = min(unclaimed, gpu.total_mib - gpu.used_mib) - _context_mib(wanted, most=True) - MARGIN_MIB
-    share = math.floor(room / gpu.total_mib * 100) / 100
-    return min(MOST_SHARE, share) if share >= LEAST_SHARE else 0.0
+    return most_share(gpu.total_mib, min(unclaimed, gpu.total_mib - gpu.used_mib), wanted)
 
 
 def usual_share(cards: Sequence[GpuView]) -> tuple[float, bool]:

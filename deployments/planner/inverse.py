@@ -11,10 +11,11 @@ from typing import Any
 
 from deployments.placement import HostView, Placement
 from deployments.planner.asked import Asked, Need
-from deployments.planner.fit import ENOUGH, Estimator
+from deployments.planner.fit import Estimator
 from deployments.planner.ranking import placement_of, rank
 from deployments.planner.search import Spot
 from deployments.spec import DeploymentSpec
+from models_catalog.estimate.need import ENOUGH
 
 ROUND = 1024  # tokens: contexts are told in steps of it
 LONGEST_UNKNOWN = 2**20  # tokens, where the model does not name its longest

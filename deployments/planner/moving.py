@@ -9,13 +9,14 @@ from typing import Any
 from deployments.placement import GpuView, HostView
 from deployments.planner import gpus
 from deployments.planner.asked import Asked, Need, asked_of
-from deployments.planner.fit import LEAST_CONTEXT, LEAST_SHARE, MOST_SHARE, Estimator
+from deployments.planner.fit import Estimator
 from deployments.planner.inverse import ROUND, Answer, longest_context, most_people
 from deployments.planner.ranking import rank
 from deployments.planner.search import Spot
 from deployments.spec import DeploymentSpec
 from models_catalog.estimate import Plan
 from models_catalog.estimate.moving import moving
+from models_catalog.estimate.need import LEAST_CONTEXT, LEAST_SHARE, MOST_SHARE
 
 
 @dataclass(frozen=True)

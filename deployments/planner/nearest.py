@@ -14,10 +14,11 @@ from deployments.engines.base import Reason
 from deployments.placement import Change, CopyView, GpuView, HostView, NoPlacement, Placement
 from deployments.planner import rules
 from deployments.planner.asked import Need, asked_of, typed_among_flags
-from deployments.planner.fit import ENOUGH, LEAST_CONTEXT, Estimator
+from deployments.planner.fit import Estimator
 from deployments.planner.inverse import longest_context
 from deployments.planner.ranking import plan
 from deployments.spec import DeploymentSpec
+from models_catalog.estimate.need import ENOUGH, LEAST_CONTEXT
 
 FEW_SEQUENCES, FEW_TOKENS = 16, 2048  # of one step: what little the engine's trial run then needs
 COUNTS = (1, 2, 4, 8)  # GPUs

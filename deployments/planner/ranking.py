@@ -18,9 +18,9 @@ from deployments.placement import (
 from deployments.planner import cpu, gpus
 from deployments.planner.asked import Asked, Need, asked_of
 from deployments.planner.fit import Estimator
-from deployments.planner.gpus import claim_mib
 from deployments.planner.search import PASSING, Search, Spot, opened
 from deployments.spec import DeploymentSpec
+from models_catalog.estimate.alone import claim_mib
 
 
 @dataclass(frozen=True)

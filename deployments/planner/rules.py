@@ -1,7 +1,4 @@
-"""Rules that no amount of memory changes: what a GPU can compute, how a model divides, how fast GPUs talk. Pure.
-
-Sources: `get_min_capability` of each quantisation in vLLM 0.32, and what start logs of earlier versions say.
-"""
+"""Rules that no amount of memory changes: what a GPU can compute, how a model divides, how fast GPUs talk. Pure."""
 
 from __future__ import annotations
 
@@ -10,60 +7,26 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from deployments.engines.base import Reason, version_key
+from deployments.engines.base import Reason
 from deployments.placement import GpuView
 from deployments.planner.asked import Asked
-from models_catalog.estimate.schemes import scheme_of
-from models_catalog.facts import Geometry, ModelFacts
+from models_catalog.estimate import kernels
+from models_catalog.estimate.kernels import NATIVE_FP8
+from models_catalog.facts import ModelFacts
 
-Capability = tuple[int, int]
-OLDEST_GPU: Capability = (7, 0)  # the engine's own builds have no kernels for less
-BFLOAT16: Capability = (8, 0)
-NATIVE_FP8: Capability = (8, 9)
-FALLS_BACK_SINCE = (0, 9)  # from then on a bfloat16 model runs in float16 on cards that have no bfloat16
-# Least capability by the beginning of a packing's name.
-PACKINGS: tuple[tuple[str, Capability], ...] = (
-    ("mxfp4", (8, 0)),
-    ("nvfp4", (7, 5)),
-    ("fp_quant", (10, 0)),
-    ("fp8", (7, 5)),
-    ("awq", (7, 5)),
-    ("int8-channel", (7, 5)),
-    ("bitsandbytes", (7, 0)),
-)
 # Cards of one machine that are joined by NVLink in every form they are sold in.
 LINKED = re.compile(r"SXM|HBM3|HGX|\bH20\b|H200(?! ?NVL)|\bB[23]00\b|GB[23]00|GH200", re.I)
 
 
 def capability_reason(gpu: GpuView, asked: Asked, facts: ModelFacts | None, version: str) -> Reason | None:
     """Why this card cannot compute this model; None when it can, or when it does not tell what it can."""
-    if gpu.capability is None:
+    found = kernels.lacking(gpu.capability, facts, asked.options, version, asked.dtype)
+    if found is None or gpu.capability is None:
         return None
-    for need, what in _needs(asked, facts, version):
-        if gpu.capability < need:
-            have, least = (".".join(map(str, number)) for number in (gpu.capability, need))
-            params = {"index": gpu.index, "name": gpu.name, "what": what, "have": have, "need": least}
-            return Reason("gpu.capability", params)
-    return None
-
-
-def _needs(asked: Asked, facts: ModelFacts | None, version: str) -> list[tuple[Capability, str]]:
-    needs: list[tuple[Capability, str]] = [(OLDEST_GPU, "vLLM")]
-    old = bool(version) and version_key(version)[:2] < FALLS_BACK_SINCE
-    own = (facts.dtype if facts is not None else "").lower()
-    if asked.dtype in ("bfloat16", "bf16") or (asked.dtype in ("", "auto") and old and own in ("bfloat16", "bf16")):
-        needs.append((BFLOAT16, "bfloat16"))
-    packing = packing_of(asked, facts)
-    needs += [(least, packing) for name, least in PACKINGS if packing.startswith(name)]
-    if asked.options.kv_type.lower().startswith(("fp8", "e4m3")):
-        needs.append((BFLOAT16, "fp8 KV cache"))
-    return needs
-
-
-def packing_of(asked: Asked, facts: ModelFacts | None) -> str:
-    """The name of how the weights are packed, "" when it is not known."""
-    scheme = scheme_of(facts, asked.options.scheme) if facts is not None else None
-    return scheme.name if scheme is not None else ""
+    what, least = found
+    have, need = (".".join(map(str, number)) for number in (gpu.capability, least))
+    params = {"index": gpu.index, "name": gpu.name, "what": what, "have": have, "need": need}
+    return Reason("gpu.capability", params)
 
 
 def can_fp8_cache(gpus: Sequence[GpuView]) -> bool:
@@ -75,7 +38,7 @@ def capability_notes(gpus: Sequence[GpuView], asked: Asked, facts: ModelFacts | 
     """What these cards do, but not as fast as the packing promises."""
     old = any(gpu.capability is not None and gpu.capability < NATIVE_FP8 for gpu in gpus)
     notes = []
-    if old and packing_of(asked, facts).startswith("fp8"):
+    if old and kernels.packing_of(facts, asked.options).startswith("fp8"):
         notes.append(Reason("gpu.fp8_unpacked"))
     if old and asked.options.kv_type.lower().startswith(("fp8", "e4m3")):
         notes.append(Reason("gpu.fp8_cache_old"))
@@ -96,21 +59,11 @@ def divides(facts: ModelFacts | None, model_facts: Mapping[str, Any], asked: Ask
         return Reason("parallel.kv_heads", {"kv_heads": shape.kv_heads, "parts": tp}, "tensor_parallel_size")
     if pp > len(shape.layers):
         return Reason("parallel.layers", {"layers": len(shape.layers), "parts": pp}, "pipeline_parallel_size")
-    return _groups(shape, facts, asked, tp)
-
-
-def _groups(shape: Geometry, facts: ModelFacts | None, asked: Asked, tp: int) -> Reason | None:
-    """Weights that share a scale stay together: each part of a layer must hold whole groups."""
-    scheme = scheme_of(facts, asked.options.scheme) if facts is not None else None
-    group = (128 if scheme.block else scheme.group) if scheme is not None else 0
-    if not group or (scheme is not None and (scheme.experts_only or scheme.name.startswith("bitsandbytes"))):
+    torn = kernels.split_group(facts, asked.options, tp, whole_experts=asked.whole_experts)
+    if torn is None:
         return None
-    dense = shape.mlp_width if not shape.experts or shape.dense_layers else 0
-    for width in (dense, shape.expert_width if shape.experts and not asked.whole_experts else 0):
-        if width and (width % tp or width // tp % group):
-            params = {"group": group, "width": width, "parts": tp}
-            return Reason("parallel.groups", params, "tensor_parallel_size")
-    return None
+    group, width = torn
+    return Reason("parallel.groups", {"group": group, "width": width, "parts": tp}, "tensor_parallel_size")
 
 
 def fast_link(gpus: Sequence[GpuView]) -> bool | None:

@@ -10,8 +10,9 @@ from deployments.engines.base import Reason, version_key
 from deployments.engines.registry import adapter_for
 from deployments.placement import Candidate, CopyView, GpuView, HostView, Level, RuntimeView
 from deployments.planner.asked import Asked
-from deployments.planner.fit import ORDER, UNKNOWN, Estimator, Fit, Setting
+from deployments.planner.fit import Estimator
 from deployments.spec import DeploymentSpec
+from models_catalog.estimate.need import ORDER, UNKNOWN, Fit, Setting
 
 # Reasons that may go away by waiting; all others need a person.
 PASSING = frozenset(

@@ -13,6 +13,7 @@ from ninja import Field, Query, Router, Schema, Status
 from models_catalog.downloads import catalogue, contexts, fits, hubs, picks, places, queries, services, wording
 from models_catalog.downloads.asking import HubTrouble
 from models_catalog.downloads.models import Download
+from models_catalog.fits import engine_version
 from panel.core.api import Page, Paging, Reason, Token, answers, page_of
 from panel.core.errors import Invalid, PanelError
 from panel.core.idempotency import key_header, once
@@ -141,9 +142,9 @@ def _found_out(found: catalogue.Found) -> dict[str, Any]:
     return {**{name: getattr(found, name) for name in names}, "size_bytes": found.size}
 
 
-def _choice_out(choice: picks.Choice, repo: catalogue.Repo, hosts: list[Host]) -> dict[str, Any]:
-    facts = fits.facts_of(choice, repo.config)
-    where = [(host.name, fits.fit(choice, facts, places.machine(host, "/"))) for host in hosts]
+def _choice_out(choice: picks.Choice, repo: catalogue.Repo, hosts: list[Host], version: str) -> dict[str, Any]:
+    needs = fits.needs_of(choice, repo.config)
+    where = [(host.name, fits.fit(choice, needs, places.machine(host, "/"), version)) for host in hosts]
     return {
         **{name: getattr(choice, name) for name in ("key", "label", "format", "complete")},
         "size_bytes": choice.size,
@@ -208,12 +209,12 @@ def search_hub(request: HttpRequest, asked: Query[HubFilter]) -> Any:
 )
 def get_hub_model(request: HttpRequest, asked: Query[RepoFilter]) -> Any:
     told = _repo(asked.source, asked.repo, asked.ref, request.auth)
-    hosts = queries.hosts()
+    hosts, version = queries.hosts(), engine_version()
     return {
         **_found_out(told.found),
         "commit": told.commit,
         "refs": list(told.refs),
-        "choices": [_choice_out(choice, told, hosts) for choice in picks.choices(told.files)],
+        "choices": [_choice_out(choice, told, hosts, version) for choice in picks.choices(told.files)],
     }
 
 

@@ -13,6 +13,8 @@ from models_catalog.downloads.asking import HubTrouble
 from models_catalog.downloads.catalogue import Found, Repo
 from models_catalog.downloads.models import ACTIVE, Download, Source, State
 from models_catalog.downloads.starters import STARTERS, Starter
+from models_catalog.estimate.need import Needs
+from models_catalog.fits import engine_version
 from panel.core.numbers import duration, ngroup, size
 from panel.fleet.models import Host
 
@@ -231,25 +233,24 @@ def starter_row(starter: Starter, hosts: list[Host]) -> dict[str, Any]:
     """A starter with where it fits, told by its size alone; nobody is asked."""
     weight = int(starter.gib * fits.GIB)
     choice = picks.Choice(starter.key, "", "hf", (), weight)
-    facts = fits.facts_of(choice, {})
-    where = [host.name for host in hosts if _fits(choice, facts, host)]
+    needs = fits.needs_of(choice, {})
+    where = [host.name for host in hosts if _fits(choice, needs, host)]
     return {"starter": starter, "size": size(weight), "hosts": ", ".join(where)}
 
 
-def _fits(choice: picks.Choice, facts: Any, host: Host) -> bool:
-    found = fits.fit(choice, facts, places.machine(host, "/"))
-    return found.verdict in ("fits", "tight")
+def _fits(choice: picks.Choice, needs: Needs, host: Host) -> bool:
+    return fits.fit(choice, needs, places.machine(host, "/")).verdict in fits.GOOD
 
 
 def best_place(hub: hubs.HubAt, choice: picks.Choice, repo: Repo) -> tuple[Host, str] | None:
     """The first host where it fits, and the first folder there that suits; None when there is none."""
-    facts = fits.facts_of(choice, repo.config)
+    needs, version = fits.needs_of(choice, repo.config), engine_version()
     for host in queries.hosts():
         if host.facts.get("allow_download") is False or host.lost_at is not None:
             continue
         for place in places.suits(host, hub.source, choice.format):
-            found = fits.fit(choice, facts, places.machine(host, place.path))
-            if found.verdict in ("fits", "tight") and found.disk is not False:
+            found = fits.fit(choice, needs, places.machine(host, place.path), version)
+            if found.verdict in fits.GOOD and found.disk is not False:
                 return host, place.path
     return None
 
@@ -260,7 +261,7 @@ def best_place(hub: hubs.HubAt, choice: picks.Choice, repo: Repo) -> tuple[Host,
 def repo_page(hub: hubs.HubAt, repo: Repo, *, chosen: str, form: Any, token: bool) -> dict[str, Any]:
     """The choices of a repository, and for each where it fits."""
     found = picks.choices(repo.files)
-    hosts = queries.hosts()
+    hosts, version = queries.hosts(), engine_version()
     current = next((choice for choice in found if choice.key == chosen), usual(found))
     return {
         "section": "models",
@@ -268,7 +269,7 @@ def repo_page(hub: hubs.HubAt, repo: Repo, *, chosen: str, form: Any, token: boo
         "repo": repo,
         "found": repo.found,
         "downloads": count(repo.found.downloads),
-        "choices": [_choice(choice, repo, hosts, current) for choice in found],
+        "choices": [_choice(choice, repo, hosts, version, current) for choice in found],
         "places": _places(hub, current, hosts) if current else [],
         "current": current,
         "form": form,
@@ -286,11 +287,13 @@ def usual(found: list[picks.Choice]) -> picks.Choice | None:
     )
 
 
-def _choice(choice: picks.Choice, repo: Repo, hosts: list[Host], current: picks.Choice | None) -> dict[str, Any]:
-    facts = fits.facts_of(choice, repo.config)
+def _choice(
+    choice: picks.Choice, repo: Repo, hosts: list[Host], version: str, current: picks.Choice | None
+) -> dict[str, Any]:
+    needs = fits.needs_of(choice, repo.config)
     told = []
     for host in hosts:
-        where = fits.fit(choice, facts, places.machine(host, "/"))
+        where = fits.fit(choice, needs, places.machine(host, "/"), version)
         kind, word = wording.FITS[where.verdict]
         told.append({"host": host.name, "kind": kind, "word": str(word), "on": _on(where)})
     return {

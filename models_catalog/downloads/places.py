@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from models_catalog.downloads.fits import Machine
+from models_catalog.downloads import fits
 from models_catalog.downloads.models import Source
+from models_catalog.estimate.kernels import capability_of
 from models_catalog.services import roots_of
 from panel.fleet.models import Host
 
@@ -59,7 +60,9 @@ def layout(path: str, repo: str) -> tuple[str, str]:
     return ("hf_cache", "") if is_cache(path) else ("folder", repo)
 
 
-def machine(host: Host, path: str) -> Machine:
+def machine(host: Host, path: str) -> fits.Host:
     """The host as the question where something fits sees it; GPUs have to be prefetched."""
-    gpus = tuple((gpu.name, gpu.total_mib) for gpu in host.gpus.all() if gpu.present)
-    return Machine(host.name, gpus, host.ram_total_mib, free_mib(host, path))
+    there = [gpu for gpu in host.gpus.all() if gpu.present]
+    gpus = tuple((gpu.name, gpu.total_mib) for gpu in there)
+    able = {gpu.name: capability_of(gpu.measured.get("compute_capability")) for gpu in there}
+    return fits.Host(host.name, gpus, host.ram_total_mib, free_mib(host, path), able)

@@ -9,7 +9,9 @@ flight) for sliding ones, one for a recurrent state.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from typing import Literal
 
@@ -63,7 +65,12 @@ class Cache:
 
     def request_blocks(self, tokens: int) -> int:
         """Blocks that one request of so many tokens must be able to take."""
-        return sum(self._group_blocks(group, tokens) for group in self.groups)
+        return sum(count * self._group_blocks(group, tokens) for group, count in self._counted)
+
+    @cached_property
+    def _counted(self) -> tuple[tuple[Group, int], ...]:
+        """Many groups are alike, and this is asked often."""
+        return tuple(Counter(self.groups).items())
 
     def _group_blocks(self, group: Group, tokens: int) -> int:
         flight = self.batches_in_flight * self.batched_tokens

@@ -31,15 +31,26 @@ class Stage:
     def bytes(self) -> int:
         """All that "Model loading took" counts."""
         whole = self.case.version.whole_segments
-        tensors = sum(allocated(size, whole_segments=whole) for size in self.tensors())
+        tensors = sum(allocated(size, whole_segments=whole) for size in self._beside_layers())
+        alike: dict[tuple[str, bool], list[int]] = {}
+        for layer in self.case.stage_layers(self.stage):  # of a kind all have the same tensors
+            alike.setdefault((self.shape.layers[layer], self.case.has_experts(layer)), []).append(layer)
+        for layers in alike.values():
+            tensors += len(layers) * sum(allocated(size, whole_segments=whole) for size in self._layer(layers[0]))
         return int(tensors + self.rotary_tables() + self.loras())
 
     def tensors(self) -> Iterator[float]:
-        yield from self._ends()
+        yield from self._beside_layers()
         for layer in self.case.stage_layers(self.stage):
-            yield from self._mixer(layer)
-            yield from self._feed_forward(layer)
-            yield 2 * self.shape.hidden * self.case.plain_bytes  # norms
+            yield from self._layer(layer)
+
+    def _layer(self, layer: int) -> Iterator[float]:
+        yield from self._mixer(layer)
+        yield from self._feed_forward(layer)
+        yield 2 * self.shape.hidden * self.case.plain_bytes  # norms
+
+    def _beside_layers(self) -> Iterator[float]:
+        yield from self._ends()
         if self.last and self.case.options.draft_full_layers:
             yield from self._drafter()
         if self.first and self.shape.vision_parameters and not self.case.options.text_only:

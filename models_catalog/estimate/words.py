@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
-from models_catalog.estimate.plan import Reason
+from models_catalog.estimate.plan import Plan, Reason
 
 _PLACE = re.compile(r"%\((\w+)\)s")
 
@@ -81,6 +82,13 @@ WORDS: dict[str, str] = {
     "tp.heads": gettext_noop("%(heads)s attention heads cannot be divided among %(tp)s GPUs."),
     "tp.kv_heads": gettext_noop("%(kv_heads)s heads for keys and values cannot be divided among %(tp)s GPUs."),
     "pp.layers": gettext_noop("%(layers)s layers are too few for %(pp)s stages."),
+    "tp.groups": gettext_noop(
+        "Layers %(width)s wide cannot be divided among %(tp)s GPUs: it would break groups of %(group)s weights that"
+        " share a scale."
+    ),
+    "gpu.capability": gettext_noop(
+        "These GPUs cannot compute %(what)s: that takes compute capability %(need)s, and they have %(have)s."
+    ),
     "ram.too_small": gettext_noop("About %(need)s GiB of memory are needed, and %(free)s GiB are there."),
     "ram.little": gettext_noop("About %(need)s of %(free)s GiB of memory are needed, which is close."),
     "offload.too_large": gettext_noop("About %(need)s GiB are needed on the GPU, and %(free)s GiB are there."),
@@ -128,3 +136,11 @@ def _shown(value: object) -> str:
     if value is None or value == "":
         return "—"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def told(plan: Plan, translate: Callable[[str], str]) -> dict[str, Any]:
+    """A plan for programs: its reasons and sources as codes, and as sentences."""
+    answer = plan.to_dict()
+    for reason in (*answer["reasons"], *answer["sources"].values()):
+        reason["text"] = say(Reason(reason["code"], reason["params"]), translate)
+    return answer

@@ -45,6 +45,7 @@ TABLE = {
     "POST /api/v1/models/{model_id}/approval": "admin",
     "POST /api/v1/models/{model_id}/code": "admin",
     "GET /api/v1/models/{model_id}/fit": "viewer",
+    "POST /api/v1/estimate": "viewer",
     "GET /api/v1/models/forms/{artifact_id}/template": "viewer",
     "GET /api/v1/models/disk": "viewer",
     "DELETE /api/v1/models/copies/{copy_id}": "admin",

@@ -20,7 +20,8 @@ READ = {
     "/models/downloads/find": ["q", "source"],
     "/models/downloads/new": ["repo", "source", "ref", "choice", "place"],
     "/activity": ["q", "who", "kind", "on", "since", "before", "outcome"],
-    "/deployments/new": ["artifact", "all", "part"],
+    "/deployments/new": ["artifact", "all", "part", "host", "device", "gpus", "gpu_count", "max_model_len", "people"],
+    "/models/{model}/elsewhere": ["part"],
     "/deployments/{row}/": ["kind", "part"],
     "/deployments/{row}/settings/compare": ["a", "b"],
     "/runs/{run}/log": ["offset"],
@@ -83,6 +84,7 @@ def names() -> dict[str, Any]:
     return {
         "host": host.pk,
         "artifact": copy.artifact_id,
+        "model": copy.artifact.model_id,
         "copy": copy.pk,
         "runtime": host.runtimes.get().pk,
         "row": row.pk,

@@ -63,6 +63,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "models/folders": (NOBODY, "admin"),
     "models/folders/<int:pk>/remove": (NOBODY, "admin"),
     "models/<int:pk>/": ("viewer", NOBODY),
+    "models/<int:pk>/elsewhere": ("viewer", NOBODY),
     "models/<int:pk>/code": (NOBODY, "admin"),
     "models/downloads/": ("viewer", NOBODY),
     "models/downloads/live": ("viewer", NOBODY),

@@ -14,6 +14,7 @@ from deployments.models import Deployment
 from deployments.spec import DeploymentSpec
 from models_catalog import deleting, disk, events, fits, queries, repairs, shelf, sweep, tasks
 from models_catalog.downloads import origins
+from models_catalog.estimate.table import table
 from models_catalog.facts import ModelFacts
 from models_catalog.models import Artifact, CatalogModel, Copy, Download
 from models_catalog.services import record_scan
@@ -432,7 +433,7 @@ def test_the_table_says_what_fits(host: Host, tmp_path: Any) -> None:
     hf_folder(tmp_path / "m")
     record_scan(host, list(scan_roots([tmp_path])))
     artifact = Artifact.objects.get()
-    rows = fits.table(ModelFacts.from_dict(artifact.facts), fits.groups(), "0.32.0")
+    rows = table(ModelFacts.from_dict(artifact.facts), fits.groups(), "0.32.0")
     assert {row.group.count for row in rows} == {1, 2}
     assert all(cell.requests is not None for cell in rows[0].cells)
     client = Client()
@@ -448,10 +449,10 @@ def test_a_gguf_file_fits_no_machine_without_a_gpu(copy: Copy) -> None:
     machine = fits.Group("CPU", 64 << 10, 1, ("quay",), cpu=True)
     whole = {**copy.artifact.facts, "format": "hf"}
     as_gguf = ModelFacts.from_dict({**whole, "format": "gguf"})
-    assert len(fits.table(ModelFacts.from_dict(whole), [machine], "0.32.0")) == 1
-    assert fits.table(as_gguf, [machine], "0.32.0") == [] and fits.word(as_gguf, [machine], "0.32.0")["best"] == ""
+    assert len(table(ModelFacts.from_dict(whole), [machine], "0.32.0")) == 1
+    assert table(as_gguf, [machine], "0.32.0") == [] and fits.word(as_gguf, [machine], "0.32.0")["best"] == ""
     card = fits.Group("NVIDIA L40S", 45 << 10, 1, ("quay",))
-    assert [row.group for row in fits.table(as_gguf, [machine, card], "0.32.0")] == [card]
+    assert [row.group for row in table(as_gguf, [machine, card], "0.32.0")] == [card]
 
 
 def names(**wish: str) -> list[str]:

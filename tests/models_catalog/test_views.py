@@ -9,8 +9,8 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone, translation
 
-from models_catalog.contexts_model import _cell
-from models_catalog.fits import Cell
+from models_catalog.contexts_fit import _cell
+from models_catalog.estimate.table import Cell
 from models_catalog.inspect.scan import scan_roots
 from models_catalog.models import Artifact, CatalogModel, Copy, ScannedRoot
 from models_catalog.services import record_scan

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from models_catalog.estimate import ENGINES, Plan, Reason, estimate
 from models_catalog.estimate.specs import BadSpec, read_spec
-from models_catalog.estimate.words import say
+from models_catalog.estimate.words import say, told
 from models_catalog.facts import ModelFacts
 from models_catalog.inspect.config_only import facts_of_config
 from models_catalog.inspect.one import facts_at
@@ -75,7 +75,7 @@ class Command(BaseCommand):
         except (OSError, ValueError) as exc:
             raise CommandError(str(exc), returncode=REFUSED) from exc
         if options["json"]:
-            self.stdout.write(json.dumps(_as_json(plan), indent=2, ensure_ascii=False))
+            self.stdout.write(json.dumps(told(plan, _), indent=2, ensure_ascii=False))
         else:
             self.tell(plan)
 
@@ -108,14 +108,6 @@ def _plan(facts: ModelFacts, values: dict[str, Any]) -> Plan:
     return estimate(facts, spec.options, spec.gpu, spec.engine_version)
 
 
-def _as_json(plan: Plan) -> dict[str, Any]:
-    """The plan with its reasons as sentences beside the codes."""
-    answer = plan.to_dict()
-    for reason in (*answer["reasons"], *answer["sources"].values()):
-        reason["text"] = say(Reason(reason["code"], reason["params"]), _)
-    return answer
-
-
 def _lines(name: str) -> Iterator[str]:
     if name == "-":
         yield from (line for line in sys.stdin if line.strip())
@@ -131,7 +123,7 @@ def _answered(line: str) -> dict[str, Any]:
         values = json.loads(line)
         if not isinstance(values, dict):
             raise ValueError("not a JSON object")
-        return {"id": values.get("id"), **_as_json(_plan(_facts(values), values))}
+        return {"id": values.get("id"), **told(_plan(_facts(values), values), _)}
     except BadSpec as exc:
         error = {"code": "bad_value", "params": {"key": exc.key, "value": exc.value}}
     except Unusable as exc:

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from deployments.placement import Claim, GpuUser, GpuView, HostView, Placement
 from deployments.planner import Estimator, Need, nearest, plan
 from deployments.planner.asked import asked_of
-from deployments.planner.fit import ORDER, Setting
 from models_catalog.estimate import Gpu
+from models_catalog.estimate.machines import Machine, answer
+from models_catalog.estimate.need import ENOUGH, ORDER, Needs, Setting
+from models_catalog.facts import ModelFacts
 from tests.deployments.pure.plans import CARDS, CPU, CUDA, card, lab, model, spec
 
 MODELS = ("Qwen--Qwen3-8B", "Qwen--Qwen3-30B-A3B", "google--gemma-3-12b-it", "Qwen--Qwen2.5-1.5B-Instruct",
@@ -151,3 +153,21 @@ def test_every_proposed_change_is_true(name: str, hosts: list[HostView], said: d
         wanted = replace(need, context=None) if change.reason.code == "change.context" else need
         again = plan(asked.model_copy(update=dict(change.patch)), hosts, FACTS[name], wanted)
         assert isinstance(again, Placement), change
+
+
+@settings(max_examples=120, deadline=None)
+@given(models, st.sampled_from([*sorted(CARDS), "cpu"]), st.sampled_from([1, 2, 4]), st.integers(16, 200_000))
+def test_the_catalog_says_what_the_planner_would_do(name: str, kind: str, count: int, context: int) -> None:
+    """Of a host that nothing else uses: the table on a model's page and the form that its cells lead to agree."""
+    cpu = kind == "cpu"
+    count = 1 if cpu else count
+    shown, total, able = ("CPU", 64_000, None) if cpu else CARDS[kind]
+    told = answer(Needs(ModelFacts.from_dict(FACTS[name])), Machine(shown, total, count, cpu, able), context, "0.32.0")
+    cards_ = [] if cpu else [card(kind, index, used_mib=0) for index in range(count)]
+    host = lab(*cards_, ram_total_mib=64_000, ram_available_mib=64_000, runtimes=(CPU,) if cpu else (CUDA,))
+    done = plan(spec(gpu_count=count, options={"max_model_len": context}), [host], FACTS[name])
+    placed = isinstance(done, Placement) and done.level in ENOUGH
+    assert placed == (told.verdict in ENOUGH), (told, done)
+    if isinstance(done, Placement) and placed:
+        assert done.level == told.verdict
+        assert done.people is not None and told.requests is not None and done.people.value == told.requests.value

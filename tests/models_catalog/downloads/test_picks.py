@@ -3,7 +3,7 @@
 import pytest
 
 from models_catalog.downloads.catalogue import HubFile
-from models_catalog.downloads.fits import Machine, facts_of, fit
+from models_catalog.downloads.fits import Host, fit, needs_of
 from models_catalog.downloads.picks import Choice, choices, one, quantisation
 from tests.models_catalog.builders import LLAMA
 
@@ -101,8 +101,8 @@ def choice(gib: float, format_: str = "gguf") -> Choice:
 def test_where_it_fits_by_its_size(
     gib: float, gpus: list[tuple[str, int]], ram_gib: int, verdict: str, cards: int
 ) -> None:
-    machine = Machine("quay", tuple(gpus), ram_gib * 1024, None)
-    found = fit(choice(gib), facts_of(choice(gib), {}), machine)
+    machine = Host("quay", tuple(gpus), ram_gib * 1024, None)
+    found = fit(choice(gib), needs_of(choice(gib), {}), machine)
     assert (found.verdict, found.gpus) == (verdict, cards)
 
 
@@ -110,10 +110,10 @@ def test_the_configuration_says_more_than_the_size() -> None:
     wish = choice(14, "hf")
     config = {**LLAMA, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "hidden_size": 4096,
               "intermediate_size": 11008, "vocab_size": 32000}  # fmt: skip
-    facts = facts_of(wish, config)
-    assert facts.geometry is not None
-    small = fit(wish, facts, Machine("quay", (("NVIDIA GeForce RTX 3080", 10_240),), 64_000, None))
-    large = fit(wish, facts, Machine("quay", (("NVIDIA L40S", 46_068),), 64_000, None))
+    needs = needs_of(wish, config)
+    assert needs.facts is not None and needs.facts.geometry is not None
+    small = fit(wish, needs, Host("quay", (("NVIDIA GeForce RTX 3080", 10_240),), 64_000, None))
+    large = fit(wish, needs, Host("quay", (("NVIDIA L40S", 46_068),), 64_000, None))
     assert (small.verdict, large.verdict) == ("does_not_fit", "fits")
 
 
@@ -122,14 +122,14 @@ def test_a_configuration_that_no_model_has_leaves_the_size(monkeypatch: pytest.M
         raise ZeroDivisionError
 
     wish = choice(14, "hf")
-    facts = facts_of(wish, LLAMA)
-    assert facts.geometry is not None
+    needs = needs_of(wish, LLAMA)
+    assert needs.facts is not None and needs.facts.geometry is not None
     monkeypatch.setattr("models_catalog.estimate.estimate", broken)
-    assert fit(wish, facts, Machine("quay", (("NVIDIA L40S", 46_068),), 64_000, None)).verdict == "fits"
+    assert fit(wish, needs, Host("quay", (("NVIDIA L40S", 46_068),), 64_000, None)).verdict == "fits"
 
 
 def test_the_disk_counts_too() -> None:
-    found = fit(choice(10), facts_of(choice(10), {}), Machine("quay", (), 64_000, 5_000))
+    found = fit(choice(10), needs_of(choice(10), {}), Host("quay", (), 64_000, 5_000))
     assert found.disk is False
-    enough = Machine("quay", (), 64_000, 10 * 1024 + 256)
-    assert fit(choice(10), facts_of(choice(10), {}), enough).disk is True
+    enough = Host("quay", (), 64_000, 10 * 1024 + 256)
+    assert fit(choice(10), needs_of(choice(10), {}), enough).disk is True
