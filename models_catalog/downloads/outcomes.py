@@ -1,37 +1,26 @@
 """What became of downloads: the host's words become states, and nothing rests for ever."""
 
-import logging
-import time
 import uuid
-from typing import Any
 
 from django.db import transaction
 
 from models_catalog.downloads import events, services
 from models_catalog.downloads.models import ACTIVE, Download, State
 from panel import audit
+from panel.fleet import followed, wire
 from panel.fleet import services as fleet
-from panel.fleet import wire
 from panel.fleet.models import Job
 
-log = logging.getLogger(__name__)
-
 MOST_TRIES = 50  # of one that goes on by itself
-_swept = float("-inf")
 
 
 @transaction.atomic
 def take(job_id: str | uuid.UUID) -> Download | None:
     """Write what the host says of a download's job. None when it is nobody's newest try."""
-    job = Job.objects.filter(pk=job_id, kind="download").first()
-    if job is None:
+    found = followed.locked(Download.objects.all(), job_id, "download")
+    if found is None:
         return None
-    fleet.lock_host(job.host_id)
-    job.refresh_from_db()
-    row = Download.objects.select_for_update(of=("self",)).select_related("host").filter(job_id=job.pk).first()
-    if row is None:
-        return None
-    row.job = job
+    row, job = found
     if job.state in wire.JOB_OVER:
         _take_end(row, job)
     elif job.state != "ordered":
@@ -43,7 +32,7 @@ def take(job_id: str | uuid.UUID) -> Download | None:
 
 
 def _take_end(row: Download, job: Job) -> None:
-    result = wire.JobResult.model_validate(job.result) if job.result is not None else None
+    result = followed.result_of(job)
     if row.state == State.DONE:
         return
     if result is not None and result.refusal is None:
@@ -51,7 +40,7 @@ def _take_end(row: Download, job: Job) -> None:
         return
     if row.state not in ACTIVE:
         return
-    refusal = _refusal(job, result)
+    refusal = followed.refusal_of(job)
     if refusal is None:
         return  # its result is on the way
     row.bytes_done = _bytes(row, job)
@@ -64,16 +53,6 @@ def _take_end(row: Download, job: Job) -> None:
     else:
         services.ended(row, State.FAILED, refusal)
         audit.record("download.failed", row, actor=None, host=row.host.name, code=refusal["code"])
-
-
-def _refusal(job: Job, result: wire.JobResult | None) -> dict[str, Any] | None:
-    """Why it ended without a model; None while a result may still come."""
-    if result is not None and result.refusal is not None:
-        seen = job.status.get("refusal")  # how the host saw it end: with the machine, say
-        return dict(seen) if seen and result.refusal.code == "task_failed" else result.refusal.model_dump(mode="json")
-    if job.never_ran:
-        return dict(job.status.get("refusal") or {"code": "stopped", "params": {}})
-    return {"code": "task_failed", "params": {}} if job.lost_result else None
 
 
 def _bytes(row: Download, job: Job) -> int:
@@ -96,20 +75,8 @@ def _done(row: Download, result: wire.JobResult) -> None:
 
 def sweep(*, every_s: float = 5.0) -> None:
     """What a lost nudge, a lost result or a forgotten host left behind. Called by every tick, works now and then."""
-    global _swept
-    now = time.monotonic()
-    if now - _swept < every_s:
-        return
-    _swept = now
-    moving = Download.objects.filter(state__in=ACTIVE)
-    for job_id in moving.filter(job__state__in=wire.JOB_OVER).values_list("job_id", flat=True):
-        take(job_id)
-    begun = moving.filter(state=State.WAITING, job__state__in=["starting", "running"])
-    for job_id in begun.values_list("job_id", flat=True):
-        take(job_id)
-    for pk in moving.filter(host__forgotten_at__isnull=False).values_list("pk", flat=True):
-        _lost_host(pk)
-    _wake_queues()
+    if _sweep(Download.objects.filter(state__in=ACTIVE), State.WAITING, every_s=every_s):
+        _wake_queues()
 
 
 def _wake_queues() -> None:
@@ -127,3 +94,6 @@ def _lost_host(pk: uuid.UUID) -> None:
     row = Download.objects.select_for_update(of=("self",)).select_related("host").filter(pk=pk).first()
     if row is not None and row.state in ACTIVE:
         services.ended(row, State.FAILED, {"code": "host_forgotten", "params": {}})
+
+
+_sweep = followed.Sweep(take, _lost_host)
