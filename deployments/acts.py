@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from deployments import describing, events, evidence, golden, measured, preflight, probe, queries
+from deployments import describing, events, evidence, golden, measured, preflight, probe, queries, run_secrets
 from deployments.checklist import engine as checked
 from deployments.diagnosis import failure, phases, serving_log
 from deployments.engines.base import EngineRefusal, masked_env
@@ -25,9 +25,10 @@ from deployments.probe import lease as probe_lease
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
 from deployments.steps import HOST_RESTARTED, retry_delay
+from panel.accounts.secret_store import NoSecret
 from panel.core import queue
 from panel.core.claims import Claim
-from panel.core.crypto import seal
+from panel.core.crypto import CannotUnseal, seal
 from panel.fleet import logstore, wire
 from panel.fleet import services as fleet
 
@@ -57,8 +58,11 @@ class _Changed(Exception):
 
 def place(claim: Claim, row: Deployment) -> None:
     """Choose host, runtime and devices by the same planner as the page, reserve, and make the run."""
-    check = preflight.check(spec_of(row), name=row.name)
     taken = {"restart_done": row.restart_asked}
+    if gone := run_secrets.reason(row.revision):
+        move(claim, row, State.FAILED, gone, next_attempt_at=None, **taken)
+        return
+    check = preflight.check(spec_of(row), name=row.name)
     if not check.ok:
         if check.retryable:
             later = timezone.now() + timedelta(seconds=QUEUE_LOOK_S)
@@ -145,9 +149,14 @@ def order(claim: Claim, row: Deployment) -> None:
     spec = spec_of(row)
     key = secrets.token_urlsafe(32)
     try:
-        launch = preflight.launch_of(spec, run, name=row.name, api_key=key)
+        given = run_secrets.values(row.revision)
+        launch = preflight.launch_of(spec, run, name=row.name, api_key=key, secrets=given)
     except EngineRefusal as exc:
         end_with(claim, row, State.FAILED, preflight.refused(exc))
+        return
+    except (NoSecret, CannotUnseal) as exc:  # deleted since it was placed, or sealed with another key
+        why = run_secrets.reason(row.revision) or {"code": exc.code, "params": exc.params}
+        end_with(claim, row, State.FAILED, why)
         return
     task = wire.EngineTask.model_validate(preflight.command_of(launch, run.copy))
     try:

@@ -47,6 +47,14 @@ class FormOut(Schema):
     path: str
 
 
+class OfferOut(Schema):
+    """A secret of the command that an engine can be given."""
+
+    variable: str
+    name: str = Field(description=_("Of the stored secret: one that is there, or a free name to keep it under."))
+    there: bool = Field(description=_("Whether a secret of this name is stored already."))
+
+
 class CommandOut(Schema):
     """What a command means here; `spec` and `name` can be sent to make the deployment."""
 
@@ -58,6 +66,9 @@ class CommandOut(Schema):
     spec: dict[str, Any] | None = Field(description=_("Null while something is missing; the findings say what."))
     findings: list[FindingOut]
     candidates: list[FormOut]
+    secrets: list[OfferOut] = Field(
+        description=_("Keep them by PUT /secrets/{name}, and name them in the spec's `env_secrets`.")
+    )
 
 
 @router.post(
@@ -87,6 +98,7 @@ def command_out(reading: pasted.Reading) -> dict[str, Any]:
             {"artifact_id": c.artifact_id, "model": c.model, "form": c.label, "host": c.host, "path": c.path}
             for c in reading.candidates
         ],
+        "secrets": [{"variable": o.variable, "name": o.name, "there": o.there} for o in reading.offers],
     }
 
 

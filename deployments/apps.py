@@ -6,14 +6,15 @@ class DeploymentsConfig(AppConfig):
     label = "deployments"
 
     def ready(self) -> None:
-        from deployments import events, labels, model_use, runtime_use  # noqa: F401  (events connects the receivers)
+        from deployments import events, labels, model_use, run_secrets, runtime_use  # noqa: F401  (events connects the receivers)
         from deployments.gateway.names import names
         from models_catalog import uses as model_uses
-        from panel.accounts import reach
+        from panel.accounts import reach, secret_store
         from panel.fleet.labels import register
         from panel.fleet.runtimes import users as runtime_users
 
         register(labels.of_jobs)
         reach.register(names)
+        secret_store.register(run_secrets.users)
         runtime_users.register(runtime_use.of_runtimes)
         model_uses.register(model_use.of_artifacts, model_use.few, model_use.ever_used)

@@ -7,6 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 from deployments.codes_changes import CHANGES
 from deployments.codes_check import CHECKS
+from deployments.codes_secrets import SECRETS
 from deployments.serving.codes import FIXES, FOUND
 from panel.core.wording import Pair
 
@@ -15,6 +16,7 @@ CODES: dict[str, Pair] = {
     **FOUND,
     **FIXES,
     **CHECKS,
+    **SECRETS,
     # the loop
     "queued.waiting": (_("Waiting for its turn."), ""),
     "reserve.no_room": (
@@ -281,7 +283,10 @@ CODES: dict[str, Pair] = {
     "argument_size": (_("The command is longer than the host allows."), ""),
     "cannot_execute": (_("The engine's file could not be executed on the host."), _("Look for engines again.")),
     "command_not_allowed": (_("The host runs engines only; it refused “%(command)s”."), ""),
-    "environment_not_allowed": (_("The host does not allow the variable %(name)s."), _("Leave it out.")),
+    "environment_not_allowed": (
+        _("The host does not allow the variable %(name)s."),
+        _("Leave it out, or ask the owner of the host to allow it there (allow_env in agent.json)."),
+    ),
     "environment_size": (_("The environment is larger than the host allows."), ""),
     "flag_not_allowed": (
         _("The host does not allow %(flag)s."),

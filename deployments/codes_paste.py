@@ -105,6 +105,15 @@ PASTE: dict[str, Pair] = {
         _("%(name)s is a secret: it was not kept."),
         _("Nothing is downloaded when a model starts. Tokens for downloads are kept on the page “Access to hubs”."),
     ),
+    "paste.secret_offered": (
+        _("%(name)s is a secret: it was not kept."),
+        _("Berth can keep it sealed as the secret %(stored)s, and give it to the engine."),
+    ),
+    "paste.secret_there": (
+        _("%(name)s is a secret: it was not taken from the text."),
+        _("Berth has the secret %(stored)s and can give it to the engine."),
+    ),
+    "paste.secret_named": (_("%(variable)s comes from the secret %(name)s."), ""),
     # places
     "paste.gpus_without_parts": (
         _("The command shows the engine %(n)s GPUs without dividing the model among them; here it is divided."),

@@ -11,7 +11,7 @@ from django.http import QueryDict
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from deployments import contexts_bar, expert, queries
+from deployments import contexts_bar, expert, queries, run_secrets
 from deployments.contexts import candidates, changes
 from deployments.contexts_convert import conversions
 from deployments.contexts_measured import corrected_by
@@ -49,6 +49,7 @@ EXPERT = (
     "dtype",
     "extra_args",
     "env",
+    "env_secrets",
     "restart",
 )
 
@@ -67,6 +68,7 @@ def form(deploy: DeploymentForm, row: Deployment | None, actor: Any) -> dict[str
         "chosen_gpus": deploy["gpus"].value() or [],
         "settings": expert.page(deploy.schema, deploy.options_shown()),
         "expert_open": expert_errors or row is not None or bool(deploy.initial.get("host")),
+        "secrets": run_secrets.names_for(actor),
     }
 
 

@@ -7,13 +7,13 @@ from urllib.parse import urlencode
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from deployments import pasted
+from deployments import pasted, pasted_secrets
 from deployments.exporting.forms import Form
 from deployments.pasting.read import ENGINES
 from models_catalog.downloads.hubs import REPO
 
 
-def findings(reading: pasted.Reading) -> dict[str, Any]:
+def findings(reading: pasted.Reading, actor: Any) -> dict[str, Any]:
     """The findings by how grave they are, the models to choose from, and where an unknown one can be had."""
     groups: dict[str, list[Any]] = {"error": [], "warning": [], "note": []}
     for finding in reading.findings:
@@ -30,6 +30,9 @@ def findings(reading: pasted.Reading) -> dict[str, Any]:
         # Nothing else is wrong than that no model is chosen yet: the page drops it when one is.
         "until_chosen": reading.artifact is None and all(each.place == "artifact" for each in errors),
         "download": _download(reading.model) if unknown else "",
+        "offers": reading.offers,
+        "sealed": pasted_secrets.sealed(reading.offers, reading.kept, actor),
+        "artifact": reading.artifact,
     }
 
 

@@ -51,6 +51,7 @@ def _of(row: Deployment) -> Exported:
         title=title,
         host=host.name if spec.host_id is not None else "",
         folders=(_folder(copy),),
+        secrets=tuple(sorted(launch.secret_env)),
     )
 
 

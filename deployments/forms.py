@@ -1,6 +1,7 @@
 """The deploy form: what a person may say, and the spec that comes of it. Checks of meaning live in preflight.py."""
 
 import json
+import re
 import shlex
 from typing import Any
 
@@ -12,10 +13,12 @@ from deployments.engines.options import Schema
 from deployments.hidden import restored
 from deployments.services import NAME_HINT, parse_spec
 from deployments.spec import NAME, DeploymentSpec
+from panel.accounts.secret_store import NAME as SECRET_NAME
 from panel.core.mask import mask
 
 # form field → the engine's option of the same meaning; empty fields leave the choice to the engine.
 OPTION_FIELDS = ("max_model_len", "max_num_seqs", "gpu_memory_utilization", "dtype")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 REST = ("grace_s", "start_deadline_s", "restart")  # see rest below
 MENDS = [("no", _("Only people change its settings")), ("once", _("Apply a safe fix and try once more"))]
 PRIORITIES = [("speed", _("Quick answers")), ("quality", _("Balanced")), ("fit", _("Room for others"))]
@@ -65,6 +68,9 @@ class DeploymentForm(forms.Form):
     env = forms.CharField(
         required=False, max_length=20_000, widget=forms.Textarea(attrs={"rows": 2}), label=_("Variables")
     )
+    env_secrets = forms.CharField(
+        required=False, max_length=4_000, widget=forms.Textarea(attrs={"rows": 1}), label=_("Variables from secrets")
+    )
     rest = forms.CharField(required=False, max_length=500, widget=forms.HiddenInput)  # what a pasted command said more
     restart = forms.ChoiceField(
         choices=[("on_failure", _("Start again after a failure")), ("never", _("Never start again by itself"))],
@@ -101,13 +107,15 @@ class DeploymentForm(forms.Form):
 
     def clean_env(self) -> dict[str, str]:
         """Variables, one on each line; a value may hold anything but a line end."""
-        found: dict[str, str] = {}
-        for line in self.cleaned_data["env"].splitlines():
-            name, sign, value = line.strip().partition("=")
-            if line.strip() and not sign:
-                raise forms.ValidationError(_("Write each variable on a line of its own, as NAME=value."))
-            if sign:
-                found[name.strip()] = value
+        return _pairs(self.cleaned_data["env"], _("Write each variable on a line of its own, as NAME=value."))
+
+    def clean_env_secrets(self) -> dict[str, str]:
+        """Variables with the names of stored secrets, one on each line."""
+        text = _("Write each variable on a line of its own, as NAME=name of the secret.")
+        found = {name: secret.strip() for name, secret in _pairs(self.cleaned_data["env_secrets"], text).items()}
+        for name, secret in found.items():
+            if not VARIABLE.fullmatch(name) or not SECRET_NAME.fullmatch(secret):
+                raise forms.ValidationError(text)  # what was written is not repeated: it may be the secret itself
         return found
 
     def options_shown(self) -> dict[str, Any]:
@@ -138,6 +146,8 @@ class DeploymentForm(forms.Form):
         restart = {**(kept if isinstance(kept, dict) else {}), "policy": data["restart"]}
         if "env" in self.data:  # a program that knows no such field leaves the variables as they are
             values["env"] = restored(data["env"], values.get("env", {}))
+        if "env_secrets" in self.data:
+            values["env_secrets"] = data["env_secrets"]
         gpus = data["gpus"] if data["device"] != "cpu" else []
         return parse_spec(
             {
@@ -174,7 +184,20 @@ class DeploymentForm(forms.Form):
             "kv_cache_gib": spec.kv_cache_gib,
             "extra_args": shlex.join(mask(spec.extra_args)),
             "env": "\n".join(f"{name}={value}" for name, value in mask(spec.env).items()),
+            "env_secrets": "\n".join(f"{variable}={name}" for variable, name in spec.env_secrets.items()),
             "restart": spec.restart.policy,
             "fix_once": "once" if spec.fix_once else "no",
             **{key: spec.options.get(key) for key in OPTION_FIELDS},
         }
+
+
+def _pairs(text: str, otherwise: Any) -> dict[str, str]:
+    """Lines of NAME=value. Raises ValidationError with the sentence `otherwise`."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, sign, value = line.strip().partition("=")
+        if line.strip() and not sign:
+            raise forms.ValidationError(otherwise)
+        if sign:
+            found[name.strip()] = value
+    return found

@@ -3,16 +3,17 @@
 What the text itself says is read in pasting/, which knows no database.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.utils.translation import gettext as _
 
-from deployments import contexts_form, services
+from deployments import contexts_form, pasted_secrets, services
 from deployments.codes_paste import PASTE
 from deployments.engines.base import RuntimeFacts, version_key
 from deployments.pasting.draft import VISIBLE, Draft
+from deployments.pasting.hiding import hide
 from deployments.pasting.match import Form, Match, match
 from deployments.pasting.read import STARTED, Pasted, findings_of
 from deployments.pasting.start import Finding
@@ -22,7 +23,7 @@ from deployments.wording import words
 from models_catalog.models import Artifact, Copy
 from models_catalog.shelf import may_deploy
 from panel.core.errors import Invalid
-from panel.core.mask import HIDDEN, mask, mask_text
+from panel.core.mask import HIDDEN, mask
 from panel.core.wording import Words, said
 from panel.fleet.models import Gpu, Host, Runtime
 
@@ -36,7 +37,7 @@ DEVICES = {"cpu": ("cpu",), "gpu": ("cuda", "rocm")}
 class Reading:
     """What came of a text. `values` are those of a spec; `spec` is None while something in it is missing.
 
-    `text` is what was pasted, without its secrets.
+    `text` is what was pasted, without its secrets; `offers` are those that can be kept, `kept` those that are, by name.
     """
 
     text: str
@@ -48,6 +49,8 @@ class Reading:
     artifact: Artifact | None = None
     candidates: tuple[Form, ...] = ()
     findings: list[Finding] = field(default_factory=list)
+    offers: tuple[pasted_secrets.Offer, ...] = field(default=(), repr=False)
+    kept: dict[str, str] = field(default_factory=dict)
 
     @property
     def found(self) -> bool:
@@ -55,21 +58,26 @@ class Reading:
         return bool(self.engine)
 
 
-def read(text: str, *, actor: Any, artifact_id: int | None = None) -> Reading:
-    """Read a command; `artifact_id` is the model where a person has chosen it. Changes nothing, keeps nothing."""
+def read(
+    text: str, *, actor: Any, artifact_id: int | None = None, page: pasted_secrets.Carried | None = None
+) -> Reading:
+    """Read a command; `artifact_id` is the model where a person has chosen it, `page` what became of its secrets.
+    Changes nothing, keeps nothing.
+    """
     pasted = Pasted(text)
     first = pasted.draft(_any_runtime())
     reading = Reading(text=redacted(text, pasted))
     if first is None or pasted.start is None:
         reading.findings = _told(pasted, None)
         return reading
-    reading.engine, reading.model = pasted.start.engine, mask_text(first.model)
+    reading.engine, reading.model = pasted.start.engine, hide(first.model)
     forms = _forms()
     meant = _meant(first, forms, artifact_id)
     hosts = _hosts(meant.found, first.host)
     row = _runtime(first, meant.found, hosts)
     draft = pasted.draft(runtime_facts(row) if row is not None else first.engine, _roots(hosts, meant.found)) or first
     _model(reading, draft, meant, forms, actor, chosen=artifact_id is not None)
+    reading.kept, reading.offers = pasted_secrets.look(draft, page or pasted_secrets.Carried(), actor)
     _settle(reading, draft, hosts, row)
     reading.findings = _told(pasted, draft)
     if reading.artifact is not None and not any(one.code == "paste.not_possible" for one in reading.findings):
@@ -79,15 +87,27 @@ def read(text: str, *, actor: Any, artifact_id: int | None = None) -> Reading:
 
 def _told(pasted: Pasted, draft: Draft | None) -> list[Finding]:
     """What is to be told, without secrets: an address that was named as the model may hold a login."""
-    return [replace(one, params=mask(one.params)) for one in findings_of(pasted, draft)]
+    known = pasted.secrets()
+    return [replace(one, params=_masked(one.params, known)) for one in findings_of(pasted, draft)]
+
+
+def _masked(value: Any, known: Sequence[str]) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _masked(item, known) for name, item in mask(value).items()}
+    if isinstance(value, list | tuple):
+        return [_masked(item, known) for item in value]
+    return _without(hide(value), known) if isinstance(value, str) else value
+
+
+def _without(text: str, known: Sequence[str]) -> str:
+    for secret in known:
+        text = text.replace(secret, HIDDEN)
+    return text
 
 
 def redacted(text: str, pasted: Pasted) -> str:
     """The text with its secrets hidden, to be shown or read once more."""
-    shown = mask_text(text[:LONGEST])
-    for secret in pasted.secrets():
-        shown = shown.replace(secret, HIDDEN)
-    return shown
+    return _without(hide(text[:LONGEST]), pasted.secrets())
 
 
 def say(finding: Finding) -> Words:

@@ -4,7 +4,7 @@ Reads the fleet as plain values, asks the planner, then the engine's adapter. Wr
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -149,13 +149,19 @@ def command_of(launch: Launch, copy: Copy) -> dict[str, Any]:
     }
 
 
-def launch_of(spec: DeploymentSpec, run: Run, *, name: str, api_key: str) -> Launch:
-    """The command of a run that was placed, by the same adapter. Raises EngineRefusal."""
+def launch_of(
+    spec: DeploymentSpec, run: Run, *, name: str, api_key: str, secrets: Mapping[str, str] | None = None
+) -> Launch:
+    """The command of a run that was placed, by the same adapter. Raises EngineRefusal.
+
+    `secrets` are the values of `env_secrets` by variable, for the order itself.
+    """
     assert run.host is not None and run.runtime is not None and run.copy is not None
     sidecar = describing.folder_of(run.placement)
     return _launch(
-        spec, name, run.host, run.runtime, run.copy, run.placement, api_key, detail=run.detail, sidecar=sidecar
-    )
+        spec, name, run.host, run.runtime, run.copy, run.placement, api_key, detail=run.detail, sidecar=sidecar,
+        secrets=secrets or {},
+    )  # fmt: skip
 
 
 def _launch(
@@ -169,6 +175,7 @@ def _launch(
     *,
     detail: bool,
     sidecar: str,
+    secrets: Mapping[str, str] | None = None,
 ) -> Launch:
     return adapter_for(spec.engine).launch(
         LaunchContext(
@@ -183,6 +190,7 @@ def _launch(
             utilisation=placement["utilisation"],
             kv_cache_gib=placement["kv_cache_gib"],
             sidecar=sidecar,
+            secrets=secrets or {},
             machine=host.facts.get("machine", "x86_64"),
             cpu_flags=frozenset(host.facts.get("cpu_flags", [])),
             allow_remote_code=code_at_start.may_run(copy),

@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from pydantic import ValidationError
 
-from deployments import events
+from deployments import events, run_secrets
 from deployments.hidden import still_hidden
 from deployments.models import Deployment, Revision
 from deployments.spec import NAME, DeploymentSpec, diff
@@ -101,6 +101,7 @@ def create(
     """
     _check_name(name)
     _check_artifact(spec, actor)
+    run_secrets.check(spec, actor=actor)
     who = _who(actor)
     try:
         with transaction.atomic():
@@ -150,6 +151,7 @@ def edit(deployment: Deployment, *, spec: DeploymentSpec, actor: Any, base_numbe
     changes = diff(DeploymentSpec.model_validate(current.spec), spec)
     if not changes:
         return current
+    run_secrets.check(spec, actor=actor, before=current)
     row.revision = _revise(row, spec, actor)
     row.detail_asked = 0  # it was asked for the settings before
     row.trace = trace.current()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,100}$")]
+SecretName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,62}[a-z0-9])?$")]  # as panel.accounts.secret_store
 
 
 MOST = 100_000  # characters of everything a person chose; a revision is kept for ever, and copied into each order
@@ -31,6 +33,7 @@ class DeploymentSpec(BaseModel):
     `host_id`, `runtime_id` None let the planner choose among the hosts that hold the copy.
     `people` are conversations that must fit at the same time, each as long as `max_model_len` says; `priority` is what
     the planner looks at first: room for others (fit), the model unchanged (quality), the fastest place (speed).
+    `env_secrets` are variables whose values are stored secrets, each by its name; the secrets themselves stand nowhere.
     `kv_cache_gib` is for the CPU (VLLM_CPU_KVCACHE_SPACE); on a GPU the engine derives it.
     `fix_once`: after a failure of a safe class Berth applies the first fix itself, once until it is ready again.
     """
@@ -50,6 +53,7 @@ class DeploymentSpec(BaseModel):
     options: dict[str, Any] = Field(default={}, max_length=200)
     extra_args: list[str] = Field(default=[], max_length=100)
     env: dict[str, str] = Field(default={}, max_length=50)
+    env_secrets: dict[Variable, SecretName] = Field(default={}, max_length=20)
     kv_cache_gib: int | None = Field(default=None, ge=1, le=4096)
     grace_s: float = Field(default=30.0, ge=0, le=600)
     start_deadline_s: float = Field(default=3600.0, ge=5, le=86400)
@@ -65,7 +69,7 @@ class DeploymentSpec(BaseModel):
 
     @model_validator(mode="after")
     def _not_a_book(self) -> DeploymentSpec:
-        if len(repr((self.options, self.extra_args, self.env, self.gpu_uuids))) > MOST:
+        if len(repr((self.options, self.extra_args, self.env, self.env_secrets, self.gpu_uuids))) > MOST:
             raise PydanticCustomError("spec_too_large", "too long together", {"most": MOST})
         return self
 

@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods
 
-from deployments import contexts_form, exported, pasted, queries
+from deployments import contexts_form, exported, pasted, pasted_secrets, queries
 from deployments.contexts_paste import boxes, findings
 from deployments.forms import REST, DeploymentForm
 from deployments.spec import DeploymentSpec
@@ -19,17 +19,24 @@ from panel.core.pages import form_again, page
 EXAMPLE = "vllm serve Qwen/Qwen3-8B --max-model-len 32768"
 
 
-@sensitive_post_parameters("text")
+@sensitive_post_parameters("text", "sealed")
 @require_http_methods(["GET", "POST"])
 @right("deployments.create")
 def paste(request: HttpRequest) -> HttpResponse:
-    """The box; and what comes of its text: the usual form, filled. Nothing is written."""
+    """The box; and what comes of its text: the usual form, filled. Nothing is written but a secret that was clicked."""
     if request.method == "GET":
         return page(request, "deployments/paste.html", {"section": "deployments", "example": EXAMPLE})
     chosen = request.POST.get("artifact", "")
     artifact_id = int(chosen) if chosen.isascii() and chosen.isdecimal() and len(chosen) < 10 else None
-    reading = pasted.read(request.POST.get("text", ""), actor=request.actor, artifact_id=artifact_id)
-    told = {"section": "deployments", "pasted": findings(reading), "text": reading.text, "example": EXAMPLE}
+    brought = pasted_secrets.carried(request.POST.get("sealed", ""), request.actor, keep=request.POST.get("keep", ""))
+    text = request.POST.get("text", "")
+    reading = pasted.read(text, actor=request.actor, artifact_id=artifact_id, page=brought)
+    told = {
+        "section": "deployments",
+        "pasted": findings(reading, request.actor),
+        "text": reading.text,
+        "example": EXAMPLE,
+    }
     if not reading.found:
         return form_again(request, "deployments/paste.html", told)
     initial = _initial(reading)
@@ -45,7 +52,17 @@ def _initial(reading: pasted.Reading) -> dict[str, Any]:
     """The form's values. A model that is not known yet is left to be chosen."""
     values = {name: value for name, value in reading.values.items() if name in DeploymentSpec.model_fields}
     if reading.spec is None:
-        kept = ("device", "options", "extra_args", "env", "kv_cache_gib", "task", "gpu_count", "gpu_uuids")
+        kept = (
+            "device",
+            "options",
+            "extra_args",
+            "env",
+            "env_secrets",
+            "kv_cache_gib",
+            "task",
+            "gpu_count",
+            "gpu_uuids",
+        )
         values = {name: values[name] for name in kept if name in values}
     spec = reading.spec or DeploymentSpec.model_construct(**{"artifact_id": 0, **values})
     initial = DeploymentForm.initial_of(spec, reading.name)
@@ -60,7 +77,7 @@ def _initial(reading: pasted.Reading) -> dict[str, Any]:
 def _expert(reading: pasted.Reading) -> bool:
     """Whether the command says anything that stands under the expert settings."""
     values = reading.values
-    names = ("extra_args", "env", "gpu_uuids", "kv_cache_gib", "host_id", "runtime_id")
+    names = ("extra_args", "env", "env_secrets", "gpu_uuids", "kv_cache_gib", "host_id", "runtime_id")
     options = set(values.get("options", {})) & {"gpu_memory_utilization", "dtype"}
     many = values.get("gpu_count", 1) > 1 or values.get("device", "auto") != "auto"
     return bool(options) or many or any(values.get(name) for name in names)

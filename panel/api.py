@@ -25,6 +25,7 @@ from models_catalog.downloads.api import router as downloads
 from models_catalog.sidecars.api import router as conversions
 from panel.accounts.api import router as accounts
 from panel.accounts.api_people import router as people
+from panel.accounts.api_secrets import router as secrets
 from panel.api_page import page
 from panel.api_schema import whole
 from panel.audit.api import router as audit
@@ -49,7 +50,7 @@ class Berth(NinjaAPI):
 api = Berth(title="Berth", version="1", openapi_url=None, docs_url=None, parser=StrictParser(), urls_namespace="api")
 for router in (
     deployments, fixes, pasting, runs, records, models_catalog, downloads, conversions, hosts, runtimes, audit,
-    accounts, people,
+    accounts, people, secrets,
 ):  # fmt: skip
     api.add_router("", router)
 

@@ -63,6 +63,7 @@ class LaunchContext:
     allow_remote_code: bool = False
     detail: bool = False  # the engine writes all it can into its log
     sidecar: str = ""  # the folder that describes a GGUF file, where the engine needs one
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # by variable; empty where it is only shown
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deployments.engines.reason import Reason
@@ -56,7 +56,7 @@ ENV_HOUSE = re.compile(
     r"VLLM_API_KEY|VLLM_TARGET_DEVICE|VLLM_CPU_KVCACHE_SPACE|VLLM_NO_USAGE_STATS|VLLM_DO_NOT_TRACK|DO_NOT_TRACK|"
     r"CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE|SPT_NOENV|BERTH_.*"
 )
-# A revision is kept and shown for ever: a secret has no place in it.
+# A revision is kept and shown for ever: a secret has no place in it, and is named there (`env_secrets`).
 ENV_SECRET = re.compile(r".*(_TOKEN$|_TOKEN_|SECRET|PASSWORD|_KEY$).*")
 
 
@@ -70,6 +70,25 @@ def check_env(env: dict[str, str]) -> list[Reason]:
             reasons.append(Reason("env.denied", {"name": name[:100]}, f"env.{name[:100]}"))
         elif "\x00" in value or len(value) > 10_000 or _leads_away(value):
             reasons.append(Reason("env.bad_value", {"name": name}, f"env.{name}"))
+    return reasons
+
+
+def check_env_secrets(secrets: Mapping[str, str], env: Mapping[str, str]) -> list[Reason]:
+    """Why variables cannot be given a stored secret.
+
+    Every host lets HF_TOKEN pass, and what tunes an engine; another one that looks like a secret's variable is up to
+    the host's owner (`allow_env`), which only the host knows.
+    """
+    reasons = []
+    for name in secrets:
+        place = f"env_secrets.{name[:100]}"
+        known = name == "HF_TOKEN" or forbidden.SETTINGS.fullmatch(name) or ENV_SECRET.fullmatch(name)
+        if ENV_HOUSE.fullmatch(name):
+            reasons.append(Reason("env.denied_house", {"name": name[:100]}, place))
+        elif not known or forbidden.DENIED.fullmatch(name):
+            reasons.append(Reason("env.denied_secret", {"name": name[:100]}, place))
+        elif name in env:
+            reasons.append(Reason("env.twice", {"name": name[:100]}, place))
     return reasons
 
 

@@ -60,7 +60,8 @@ class VLLM:
         spec, runtime = context.spec, context.runtime
         on_gpu = bool(context.gpu_uuids)
         reasons = self.runtime_reasons(runtime, context.model_facts, "gpu" if on_gpu else "cpu")
-        reasons += denied.check_env(spec.env) + _model_reasons(context)
+        reasons += denied.check_env(spec.env) + denied.check_env_secrets(spec.env_secrets, spec.env)
+        reasons += _model_reasons(context)
         schema = runtime.schema
         roots = (*context.roots, context.model_path)
         values = arguments.Values(schema, runtime.device, runtime.version, roots)
@@ -76,7 +77,7 @@ class VLLM:
         return Launch(
             argv=[*_head(context), *own],
             env=_env(context, on_gpu=on_gpu),
-            secret_env={"VLLM_API_KEY": context.api_key},
+            secret_env=_secret_env(context),
             model_path=context.model_path,
             gpu_uuids=list(context.gpu_uuids),
             needs_avx2=not on_gpu and context.machine in ("x86_64", "AMD64"),
@@ -216,6 +217,11 @@ def _env(context: LaunchContext, *, on_gpu: bool) -> dict[str, str]:
         env["VLLM_CPU_KVCACHE_SPACE"] = str(context.kv_cache_gib)
         env.setdefault("VLLM_CPU_OMP_THREADS_BIND", context.cpu_threads)
     return env
+
+
+def _secret_env(context: LaunchContext) -> dict[str, str]:
+    named = {variable: context.secrets.get(variable, "") for variable in context.spec.env_secrets}
+    return {**named, "VLLM_API_KEY": context.api_key}
 
 
 # --- reasons ---------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ Form = Literal["command", "compose", "systemd"]
 FORMS: tuple[Form, ...] = ("command", "compose", "systemd")
 PORT = 8000
 _HEAD = 9  # of the command: executable, serve, model, --host, address, --port, port, --served-model-name, name
+_WANTED = {"VLLM_API_KEY": "set a key of your own"}
 _PLAIN = re.compile(r"[A-Za-z0-9_./:,=+@-]+")
 
 
@@ -85,6 +86,8 @@ def _marker(what: Exported) -> str:
             values[name] = getattr(spec, name)
     if more := {name: getattr(spec, name) for name in DeploymentSpec.model_fields if name not in marker.SAID}:
         values["more"] = {name: value for name, value in more.items() if value != getattr(usual, name)}
+    if spec.env_secrets:
+        values["kept"] = sorted([variable, name] for variable, name in spec.env_secrets.items())
     if spec.restart != Restart():
         values["restart"] = spec.restart.model_dump()
     if what.host:
@@ -176,7 +179,7 @@ def _compose(what: Exported) -> str:
     image = f"vllm/vllm-openai{'-cpu' if cpu else ''}:v{version[0] if version else 'latest'}"
     words = _argv(what, listen="0.0.0.0")[2:]
     env = {name: value.replace("$", "$$") for name, value in what.launch.env.items()}
-    env |= {name: f"${{{name}:?set a key of your own}}" for name in what.secrets}
+    env |= {name: f"${{{name}:?{_WANTED.get(name, 'give this secret')}}}" for name in what.secrets}
     lines = [
         *_about(what),
         "services:",

@@ -10,10 +10,11 @@ from typing import Any
 from deployments.engines import arguments, denied
 from deployments.engines.base import Reason, RuntimeFacts
 from deployments.engines.options import Schema
+from deployments.pasting.hiding import hide
 from deployments.pasting.start import Finding, Level, Outcome, Start, devices, listed, unresolved
 from deployments.pasting.text import plain
 from deployments.pasting.values import number_of, size_of, slug, whole
-from panel.core.mask import is_secret_key, mask_text
+from panel.core.mask import HIDDEN, is_secret_key
 
 FIELDS = ("max_model_len", "max_num_seqs", "gpu_memory_utilization", "dtype")  # the form's own fields
 MOST_FINDINGS = 100
@@ -41,6 +42,10 @@ _MODEL_ENV = re.compile(
     r"|MODELSCOPE_CACHE|OLLAMA_MODELS|LLAMA_CACHE|SGLANG_USE_MODELSCOPE"
 )
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+# What an engine reads a token for Hugging Face from, and its flag.
+HF_TOKEN = re.compile(
+    r"HF_TOKEN|HUGGING_?FACE_?(HUB_?)?(API_?)?(ACCESS_?)?(TOKEN|KEY)|(--)?hf[-_]token|-hft", re.IGNORECASE
+)
 HUB_SECRET = re.compile(r"(HF|HUGGING_?FACE|HUB|MODELSCOPE).*TOKEN|HUGGINGFACE.*KEY", re.IGNORECASE)
 
 
@@ -66,6 +71,8 @@ class Draft:
     dotted: list[tuple[str, str]] = field(default_factory=list)
     raw: list[str] = field(default_factory=list)  # flags that no schema could check
     env: dict[str, str] = field(default_factory=dict)
+    env_secrets: dict[str, str] = field(default_factory=dict)  # by variable: the names of stored ones
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)  # by variable; "" where the text only names one
     kv_cache_gib: int | None = None
     gpus: list[str] = field(default_factory=list)  # indexes or UUIDs
     gpu_count: int = 1
@@ -98,10 +105,10 @@ class Draft:
         if len(self.findings) >= MOST_FINDINGS:  # looking for what was meant takes milliseconds each
             self.tell("error", "paste.too_many", "left_out", n=MOST_FINDINGS)
         elif is_secret(name):
-            self.secret(flag, hub=name == "hf_token")
+            self.secret(flag, value)
         elif bad:
             self._unresolved(flag, name, bad)
-        elif mask_text(" ".join(elements)) != " ".join(elements):
+        elif hide(" ".join(elements)) != " ".join(elements):
             self.secret(flag)
         elif name in ("model", "model_tag"):
             self.set_model(value)
@@ -118,8 +125,12 @@ class Draft:
         elif name not in OWN:
             self.tell("warning", "paste.unresolved", "left_out", flag=flag, text=text)
 
-    def secret(self, name: str, *, hub: bool = False) -> None:
-        """A secret is named and never kept."""
+    def secret(self, name: str, value: str = "") -> None:
+        """A secret is named and never kept; one that an engine can be given is offered to the store of secrets."""
+        if HF_TOKEN.fullmatch(name):
+            told = bool(value) and not unresolved(value) and HIDDEN not in value
+            self.secrets["HF_TOKEN"] = value if told else self.secrets.get("HF_TOKEN", "")
+        hub = HUB_SECRET.search(name) is not None or HF_TOKEN.fullmatch(name) is not None
         self.tell("warning", "paste.secret_hub" if hub else "paste.secret", "left_out", name=name[:100])
 
     def set_model(self, text: str) -> None:
@@ -283,8 +294,8 @@ class Draft:
                 if not unresolved(value):
                     visible = devices(value)
                     self.took(name)
-            elif is_secret(name) or mask_text(value) != value:
-                self.secret(name, hub=HUB_SECRET.search(name) is not None)
+            elif is_secret(name) or hide(value) != value:
+                self.secret(name, plain(value))
             elif name == "VLLM_CPU_KVCACHE_SPACE" and re.fullmatch(r"\d{1,4}", value) and 1 <= int(value) <= 4096:
                 self.kv_cache_gib = int(value)
                 self.took(name)
@@ -376,5 +387,5 @@ class Draft:
             "env": dict(self.env),
         }
         names = ("task", "kv_cache_gib", "restart", "grace_s", "start_deadline_s")
-        optional = {name: getattr(self, name) for name in names}
+        optional = {name: getattr(self, name) for name in names} | {"env_secrets": dict(self.env_secrets)}
         return self.rest | found | {name: value for name, value in optional.items() if value not in (None, "", {})}

@@ -23,12 +23,13 @@ LONGEST = 8_000
 SAID = frozenset(
     listed(
         """
-        engine artifact_id host_id runtime_id device gpu_uuids gpu_count task options extra_args env kv_cache_gib
-        restart grace_s start_deadline_s
+        engine artifact_id host_id runtime_id device gpu_uuids gpu_count task options extra_args env env_secrets
+        kv_cache_gib restart grace_s start_deadline_s
         """
     )
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
+_SECRET = re.compile(r"[a-z0-9]([a-z0-9.-]{0,62}[a-z0-9])?")
 
 
 def line(values: Mapping[str, Any]) -> str:
@@ -70,6 +71,7 @@ def apply(draft: Draft, marker: Mapping[str, Any]) -> None:
     if marker.get("gpus") == "any":
         draft.gpus = []
     _rest(draft, marker)
+    _kept(draft, marker)
     own = marker.get("own")
     mine = [flag for flag in own if isinstance(flag, str)] if isinstance(own, list) else []
     mine += ["--" + str(name).replace("_", "-") for name in added] if isinstance(added, dict) else []
@@ -78,9 +80,22 @@ def apply(draft: Draft, marker: Mapping[str, Any]) -> None:
         finding
         for finding in draft.findings
         if finding.code not in told
+        and not (finding.code == "paste.secret_hub" and finding.params.get("name") in draft.env_secrets)
         and not (finding.params.get("flag") in mine and finding.code.startswith(("option.", "paste.remote_code")))
     ]
     draft.tell("note", "paste.exported", "taken")
+
+
+def _kept(draft: Draft, marker: Mapping[str, Any]) -> None:
+    """Variables with stored secrets, by their names. They are told: a text of somebody else's can name yours."""
+    pairs = marker.get("kept")
+    for pair in pairs[:20] if isinstance(pairs, list) else ():
+        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(one, str) for one in pair)):
+            continue
+        variable, name = pair
+        if _NAME.fullmatch(variable) and _SECRET.fullmatch(name):
+            draft.env_secrets[variable] = name
+            draft.tell("note", "paste.secret_named", "taken", "env_secrets", variable=variable, name=name)
 
 
 def _rest(draft: Draft, marker: Mapping[str, Any]) -> None:

@@ -71,7 +71,7 @@ def _apply(draft: Draft, flag: str, value: str, rule: Rule, engine: str) -> None
     elif rule.kind == "lost":
         draft.tell("warning", "paste.no_counterpart", "left_out", flag=flag, engine=engine)
     elif rule.kind == "secret":
-        draft.secret(flag)
+        draft.secret(flag, value)
     elif rule.kind == "model":
         draft.set_model(value)
     elif rule.act is not None:

@@ -39,6 +39,8 @@ RIGHTS: dict[str, Role] = {
     "audit.export": Role.ADMIN,
     "tokens.own": Role.VIEWER,
     "tokens.manage": Role.ADMIN,  # those of others
+    "secrets.own": Role.OPERATOR,  # keep secrets of one's own, and name them and the team's in settings
+    "secrets.manage": Role.ADMIN,  # the team's; those of others can be deleted, and never seen
     "profile.own": Role.VIEWER,
     "users.manage": Role.ADMIN,
     "settings.manage": Role.ADMIN,

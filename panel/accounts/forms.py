@@ -89,6 +89,22 @@ class PasswordForm(ChangedPasswordForm):
     current = _password(_("Present password"), new=False)
 
 
+class SecretForm(forms.Form):
+    """A secret for engines. What was typed is never sent back, also when something is wrong."""
+
+    name = forms.CharField(
+        label=_("Name"),
+        max_length=64,
+        widget=forms.TextInput(attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}),
+    )
+    value = forms.CharField(
+        label=_("The secret"),
+        max_length=8_000,
+        widget=forms.PasswordInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+    )
+    team = forms.BooleanField(label=_("For everyone who may deploy"), required=False)
+
+
 class TokenForm(forms.Form):
     """A new token. `days` left out is 90; sent empty it means that the token never ends.
 

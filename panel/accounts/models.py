@@ -68,6 +68,35 @@ class ApiToken(models.Model):
         return f"{self.name} ({self.prefix}…)"
 
 
+class Secret(models.Model):
+    """A secret that engines are given, sealed: a person's own, or (without an owner) the team's.
+
+    Settings of deployments name it; nothing shows it again.
+    """
+
+    name = models.CharField(max_length=64)
+    owner = models.ForeignKey(User, on_delete=models.CASCADE, null=True, related_name="secrets")
+    value = models.BinaryField()
+    given_by = models.CharField(max_length=150)  # whoever kept or replaced it last
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["name", "owner"], name="secret_once_per_person"),
+            models.UniqueConstraint(fields=["name"], condition=models.Q(owner=None), name="secret_once_for_the_team"),
+        ]
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def key(self) -> str:
+        """Names it within a page."""
+        return str(self.pk)
+
+
 class PersonSession(AbstractBaseSession):
     """A browser that is signed in: Django's session row, which knows whose it is and where it was seen.
 

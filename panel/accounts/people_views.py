@@ -13,7 +13,7 @@ from django.utils.translation import ngettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from panel.accounts import links, people, sessions, tokens
+from panel.accounts import links, people, secret_store, sessions, tokens
 from panel.accounts.access import load_or_404
 from panel.accounts.forms import InviteForm, RoleForm
 from panel.accounts.guard import right
@@ -111,6 +111,7 @@ def _person(request: HttpRequest, user: User, **more: Any) -> dict[str, Any]:
         "role_form": RoleForm({"role": user.role}),
         "sessions": sessions.listed(user, request.session.session_key),
         "tokens": tokens.listed(user),
+        "secrets": secret_store.of_person(user),
         **more,
     }
 

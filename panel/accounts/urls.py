@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from panel.accounts import people_views, views
+from panel.accounts import people_views, secret_views, views
 from panel.accounts.access import can
 from panel.accounts.guard import right
 from panel.audit.views import activity, export_file
@@ -20,6 +20,8 @@ urlpatterns = [
     path("account/password", views.password, name="profile-password"),
     path("account/tokens", views.token_create, name="token-create"),
     path("account/tokens/<int:pk>/revoke", views.token_revoke, name="token-revoke"),
+    path("account/secrets", secret_views.secrets, name="secrets"),
+    path("account/secrets/<int:pk>/remove", secret_views.secret_remove, name="secret-remove"),
     path("people/", people_views.people_list, name="people"),
     path("people/invite", people_views.invite, name="invite-new"),
     path("people/invitations/<int:pk>/again", people_views.invite_again, name="invite-again"),

@@ -15,8 +15,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
-from panel.accounts import links, reach, services, sessions, tokens
-from panel.accounts.access import load_or_404
+from panel.accounts import links, reach, secret_store, services, sessions, tokens
+from panel.accounts.access import can, load_or_404
 from panel.accounts.forms import (
     FIRST_DAYS,
     ChangedPasswordForm,
@@ -127,6 +127,7 @@ def _profile(request: HttpRequest, **more: Any) -> dict[str, Any]:
         "all_fields": True,
         "tokens": tokens.listed(request.user),
         "live_tokens": tokens.live_of(request.user),
+        "may_secrets": can(request.actor, secret_store.OWN),
         "sessions": sessions.listed(request.user, request.session.session_key),
         "look_form": LookForm({"language": request.user.language, "theme": request.user.theme}),
         **more,

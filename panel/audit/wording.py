@@ -14,6 +14,8 @@ from django.utils.translation import gettext, pgettext
 from django.utils.translation import gettext_lazy as _
 
 from panel.audit.models import Event, Outcome
+from panel.audit.names import NAMES as NAMES
+from panel.audit.names import PLACES, VALUES
 
 SYSTEM = "system"
 
@@ -39,7 +41,19 @@ KINDS = {
     "hosts": Kind(_("Hosts"), ("host", "runtime", "job.")),
     "access": Kind(
         _("Access"),
-        ("log", "token", "user", "invite", "session", "password", "first_admin", "profile", "audit", "backup"),
+        (
+            "log",
+            "token",
+            "secret",
+            "user",
+            "invite",
+            "session",
+            "password",
+            "first_admin",
+            "profile",
+            "audit",
+            "backup",
+        ),
     ),
 }
 
@@ -69,6 +83,9 @@ SENTENCES: dict[str, Any] = {
     "login.unlocked": _("{actor} let everyone try passwords again at once"),
     "token.created": _("{actor} made the token {target}"),
     "token.revoked": _("{actor} revoked the token {target}"),
+    "secret.kept": _("{actor} gave Berth the secret {target}"),
+    "secret.replaced": _("{actor} replaced the secret {target}"),
+    "secret.removed": _("{actor} deleted the secret {target}"),
     "deployment.created": _("{actor} created {target}"),
     "deployment.edited": _("{actor} changed {target}"),
     "deployment.checked": _("{actor} had the engine check the settings of {target}"),
@@ -171,93 +188,12 @@ REFUSED: dict[str, Any] = {
     "audit.export": _("{actor} tried to export this record and was refused"),
     "tokens.own": _("{actor} tried to make or revoke a token and was refused"),
     "tokens.manage": _("{actor} tried to change the token of someone else and was refused"),
+    "secrets.own": _("{actor} tried to see or change secrets and was refused"),
+    "secrets.manage": _("{actor} tried to change a secret of the team or of someone else and was refused"),
     "profile.own": _("{actor} tried to change an account and was refused"),
     "users.manage": _("{actor} tried to see or change the people of this panel and was refused"),
     "settings.manage": _("{actor} tried to change the settings and was refused"),
     "api": _("{actor} tried to use the API and was refused"),
-}
-
-# Words for what changed; a name that is not here is shown as it is.
-NAMES: dict[str, Any] = {
-    "desired": _("Wanted state"),
-    "engine": _("Engine"),
-    "artifact_id": _("Model, by number"),
-    "host_id": _("Host, by number"),
-    "runtime_id": _("Engine, by number"),
-    "device": _("Runs on"),
-    "gpu_uuids": _("GPUs"),
-    "gpu_count": _("Number of GPUs"),
-    "gpus": _("GPUs"),
-    "task": _("Used for"),
-    "options": _("Engine options"),
-    "extra_args": _("More engine flags"),
-    "questions": _("Golden questions"),
-    "env": _("Environment"),
-    "kv_cache_gib": _("KV cache on the CPU, GiB"),
-    "grace_s": _("Time to finish, s"),
-    "start_deadline_s": _("Longest start, s"),
-    "restart": _("When it ends by itself"),
-    "fix_once": _("Fix a failed start once by itself"),
-    "switched_on_by": _("Switched on by"),
-    "role": _("Role"),
-    "name": _("Name"),
-    "executables": _("Engines named by hand"),
-    "folders": _("Model folders"),
-    "allowed": _("May run its own code"),
-    "gpu_memory_utilization": _("Share of GPU memory"),
-    "max_model_len": _("Longest conversation"),
-    "max_num_seqs": _("Requests at once"),
-    "dtype": _("Number format"),
-    "local": _("On the panel's own machine"),
-    "hostname": _("Name of the machine"),
-    "host_name": _("Host"),
-    "again": _("For a host that is there"),
-    "revision": _("Settings"),
-    "days": _("Days"),
-    "gpu": _("GPU"),
-    "note": _("Note"),
-    "given_up": _("Jobs given up"),
-    "owner": _("Owner"),
-    "invited_by": _("Invited by"),
-    "sessions": _("Browsers signed out"),
-    "browser": _("Browser"),
-    "seen_at": _("Last seen at"),
-    "deployments": _("Deployments"),
-    "prefix": _("Begins with"),
-    "copies": _("Copies"),
-    "months": _("Months"),
-    "entries": _("Entries"),
-    "who": _("Who"),
-    "kind": _("What"),
-    "on": _("On"),
-    "outcome": _("Outcome"),
-    "since": _("Since"),
-    "until": _("Until"),
-    "q": _("Search"),
-    "host": _("Host"),
-    "version": _("Version"),
-    "reason": _("Cause"),
-    "scope": _("It may"),
-    "made": _("Made"),
-}
-# Words for values that are kept as codes.
-VALUES: dict[str, dict[str, Any]] = {
-    "role": {"viewer": _("Can look"), "operator": _("Can deploy"), "admin": _("Admin")},
-    "scope": {
-        "door": _("Ask models"),
-        "api:read": _("Read through the API"),
-        "api:write": _("Read and change through the API"),
-    },
-}
-# Where a target is shown: kind → (name of the address, whether it takes the id).
-PLACES = {
-    "deployment": ("deployment", True),
-    "run": ("run", True),
-    "host": ("host", True),
-    "catalogmodel": ("model", True),
-    "runtimeinstall": ("runtime-install", True),
-    "runtime": ("runtimes", False),
-    "download": ("download", True),
 }
 
 

@@ -10,6 +10,9 @@ from typing import Any
 
 HIDDEN = "••••"
 
+# The field of settings that names stored secrets: variable → name. A name is no secret, and people have to see it.
+REFERENCES = "env_secrets"
+
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SECRET_WORDS = frozenset(
     [
@@ -35,6 +38,7 @@ _SECRET_WORDS = frozenset(
         "privatekey",
     ]
 )
+_SECRET_ENDS = ("password", "passwd", "passphrase", "apikey")  # PGPASSWORD
 _KEY_KINDS = frozenset(
     ["api", "access", "private", "secret", "signing", "encryption", "ssh", "auth", "admin", "master", "license"]
 )
@@ -82,32 +86,44 @@ _LOOKS: tuple[tuple[re.Pattern[str], str], ...] = (
     # tokens that carry their kind in front
     (
         re.compile(
-            r"\b(hf_|api_org_|berth_|sk-ant-|sk-proj-|sk-or-|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|nvapi-)"
+            r"\b(hf_|api_org_|berth_|sk-ant-|sk-proj-|sk-or-|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|xapp-|AKIA|ASIA"
+            r"|nvapi-|dckr_pat_|dckr_oat_|gsk_|pypi-|AIza|ya29\.|dop_v1_|pplx-|xai-)"
             r"[A-Za-z0-9_\-]{12,}"
         ),
         rf"\1{HIDDEN}",
     ),
     (re.compile(r"(?<![A-Za-z0-9_\-])eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]*"), HIDDEN),
     (re.compile(r"(?i)\b(bearer|basic)(\s{1,8})[A-Za-z0-9+/=._~\-]{8,}"), rf"\1\2{HIDDEN}"),
+    # Authorization: token … (Bearer and Basic are hidden above, wherever they stand)
+    (
+        re.compile(
+            r"(?i)\b(authorization[\"']?\s?[:=]\s?[\"']?(?!(?:bearer|basic)\b)[a-z][a-z0-9_\-]{0,30}\s{1,8})"
+            r"[^\s\"',;]{4,}"
+        ),
+        rf"\1{HIDDEN}",
+    ),
     # links that work once
     (re.compile(r"(/(?:first-admin|invite|new-password)/)[A-Za-z0-9_\-]{20,}"), rf"\1{HIDDEN}"),
     # https://user:secret@host
-    (re.compile(r"(://[^\s/:@'\"]{0,200}:)[^\s/@'\"]{1,500}@"), rf"\1{HIDDEN}@"),
+    (re.compile(r"(://[^\s/:@'\"]{0,200}:)[^\s/'\"]{1,500}@"), rf"\1{HIDDEN}@"),
 )
 # name=value, name: value, --name value, "name": "value". The value is looked at after the name of a secret only:
 # others may hold a secret of their own, as the query of an address or the JSON of a flag does.
 _NAME = re.compile(
     r"(?<![A-Za-z0-9_.])(?P<name>[A-Za-z][A-Za-z0-9_.\-]{0,79})(?P<sep>[\"']?\s?[=:]\s?|(?<=[a-z])\s(?!-))"
 )
+_ELSEWHERE = re.compile(r"[\"']?\$(?:[A-Z_][A-Z0-9_]*|\{[A-Z_][A-Z0-9_]*\})[\"']?")  # `$HF_TOKEN` is no secret itself
 _VALUE = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&\"'}\])]+")
 
 
 def is_secret_key(key: str) -> bool:
     """Whether a value under this name should be hidden: `HF_TOKEN`, `api-key`, `dbPassword`; not `max_tokens`."""
-    words = [word.lower() for word in _WORDS.findall(key)]
-    if not words:
+    if key == REFERENCES or key.startswith(f"{REFERENCES}."):
         return False
-    if any(word in _SECRET_WORDS for word in words):
+    words = [word.lower() for word in _WORDS.findall(key)]
+    if not words or words[-1] == "stdin":  # `--password-stdin` has no value
+        return False
+    if any(word in _SECRET_WORDS or word.endswith(_SECRET_ENDS) for word in words):
         return True
     for before, word in zip(["", *words], words, strict=False):
         if word in ("key", "keys") and before in _KEY_KINDS:
@@ -138,7 +154,7 @@ def _secret_of(found: re.Match[str]) -> re.Match[str] | None:
     if not is_secret_key(name) or (not sep.strip() and not flag):
         return None
     value = _VALUE.match(found.string, found.end())
-    if value is None or HIDDEN in value[0]:
+    if value is None or HIDDEN in value[0] or _ELSEWHERE.fullmatch(value[0]):
         return None
     return None if value[0].lower() in ("bearer", "basic", "true", "false", "none", "null") else value
 
@@ -150,7 +166,8 @@ def mask(value: Any, key: str = "") -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return HIDDEN
     if isinstance(value, Mapping):
-        return {name: mask(item, str(name)) for name, item in value.items()}
+        under = f"{REFERENCES}." if key == REFERENCES else ""
+        return {name: mask(item, f"{under}{name}") for name, item in value.items()}
     if isinstance(value, set | frozenset):
         return mask(sorted(value, key=str), key)
     if isinstance(value, Sequence):

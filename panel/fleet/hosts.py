@@ -175,6 +175,6 @@ def _give_up(host: Host) -> list[Job]:
             gone = {"code": "host_forgotten", "params": {"host": host.name}}
             job.status = {**job.status, "id": str(job.pk), "kind": job.kind, "state": "ended", "refusal": gone}
             job.state, job.ended_at = "ended", now
-        job.open = False
-        job.save(update_fields=["status", "state", "ended_at", "open"])
+        job.open, job.secrets = False, None
+        job.save(update_fields=["status", "state", "ended_at", "open", "secrets"])
     return jobs

@@ -132,7 +132,8 @@ class Job(models.Model):
     """Something that should be, or was, on a host: an engine run, a scan, a runtime discovery.
 
     The panel makes the id before the first word to the host. `order` is the wire.Task without `secret_env`, which is
-    kept encrypted in `secrets`. `state` mirrors wire.JobStatus.state ("ordered" until the host spoke of it).
+    kept encrypted in `secrets` until the job is closed. `state` mirrors wire.JobStatus.state ("ordered" until the
+    host spoke of it).
     A job is *open* until its end and its whole log are here; open jobs are the host's work.
     """
 

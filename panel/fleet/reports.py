@@ -175,7 +175,7 @@ def _to_forget(host: Host, jobs: dict[uuid.UUID, Job], report: wire.Report) -> l
         answered = job.kind == "engine" or job.result is not None or job.never_ran
         if complete and answered:
             done.append(job.pk)
-    if done and Job.objects.filter(pk__in=done, open=True).update(open=False):
+    if done and Job.objects.filter(pk__in=done, open=True).update(open=False, secrets=None):
         Host.objects.filter(pk=host.pk).update(work_rev=F("work_rev") + 1)
         live.publish_on_commit(live.work_topic(host.pk))
     return [*forget, *map(str, done)]

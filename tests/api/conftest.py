@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 
 from panel.accounts import links
-from panel.accounts.models import ApiToken, User
+from panel.accounts.models import ApiToken, Secret, User
 from panel.accounts.services import create_token
 from panel.fleet.models import RuntimeInstall
 from tests.deployments import builders
@@ -63,4 +63,5 @@ def places(world: dict[str, Any]) -> dict[str, str]:
         "runtime_id": runtime, "install_id": install, "token_id": token, "user_id": person("viewer"),
         "invitation_id": invitation, "download_id": builders.make_download(host), "conversion_id": builders.make_conversion(world["copy"]), "copy_id": builders.make_copy(host, "Unused-1B"), "artifact_id": world["copy"].artifact,
     }  # fmt: skip
-    return {**{name: str(row.pk) for name, row in rows.items()}, "fix_id": "0a1b2c3d4e5f"}
+    Secret.objects.create(name="hf-token", value=b"", given_by="ada")
+    return {**{name: str(row.pk) for name, row in rows.items()}, "fix_id": "0a1b2c3d4e5f", "name": "hf-token"}

@@ -11,7 +11,7 @@ from django.utils import timezone
 from deployments.models import Deployment, Revision, Run
 from models_catalog.models import Artifact, CatalogModel, Copy
 from panel.accounts import links
-from panel.accounts.models import ApiToken, User
+from panel.accounts.models import ApiToken, Secret, User
 from panel.audit.models import Event
 from panel.fleet.models import Gpu, Host, Job, JobLog, Runtime, RuntimeInstall
 from tests.api.conftest import person, program
@@ -25,6 +25,7 @@ LISTS = [
     "models",
     "events",
     "tokens",
+    "secrets",
     "users",
     "users/invitations",
 ]
@@ -99,6 +100,7 @@ def fill(world: dict[str, Any]) -> None:
     )
     Event.objects.bulk_create(Event(verb="deployment.started", actor="ada", target=f"d{n}") for n in range(MANY))
     User.objects.bulk_create(User(username=f"u{n}", role="viewer") for n in range(MANY))
+    Secret.objects.bulk_create(Secret(name=f"s{n}", value=b"", given_by="ada") for n in range(MANY))
     ApiToken.objects.bulk_create(
         ApiToken(user=person("admin"), name="x", token_hash=f"t{n}", revoked_at=now) for n in range(MANY)
     )

@@ -5,8 +5,9 @@ from datetime import timedelta
 from django.test import Client
 from django.utils import timezone
 
+from deployments.models import Revision
 from panel import audit
-from panel.accounts import links, people, services
+from panel.accounts import links, people, secret_store, services
 from panel.accounts.actor import Actor
 from panel.accounts.models import OneTimeLink, PersonSession, User
 from tests.browser.cases import case
@@ -175,3 +176,24 @@ def activity() -> str:
     audit.record("hosts.manage", ("address", "", "POST /hosts/1/engine"), actor=mei, outcome="denied")
     audit.record("kettle.boiled", ("kettle", 1, "a verb without a sentence"), actor=mei)
     return "/activity"
+
+
+@case("secrets")
+def secrets() -> str:
+    admin, _mei = crowd()
+    copy = builders.make_copy(builders.make_host())
+    secret_store.keep("hf-token", "hf_something", team=False, actor=Actor.from_user(admin))
+    secret_store.keep(
+        "a-name-that-is-rather-long-for-a-line-on-a-telephone-v2.1", "x", team=False, actor=Actor.from_user(admin)
+    )
+    secret_store.keep("hf-token-of-the-lab", "hf_something", team=True, actor=Actor.from_user(admin))
+    for name in ("support-chat", "search-embeddings"):
+        row = builders.make_deployment(copy, name=name)
+        spec = {**row.revision.spec, "env_secrets": {"HF_TOKEN": "hf-token-of-the-lab"}}
+        Revision.objects.filter(pk=row.revision_id).update(spec=spec)
+    return "/account/secrets"
+
+
+@case("secrets-none", role="operator")
+def secrets_none() -> str:
+    return "/account/secrets"

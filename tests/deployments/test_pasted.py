@@ -248,7 +248,7 @@ def test_the_api_answers_with_a_spec_that_can_be_sent_back(copy: Copy) -> None:
     said = answer.json()
     assert answer.status_code == 200 and said["engine"] == "vllm" and said["name"] == "tiny-1b-instruct"
     assert "thisisverysecret" not in answer.content.decode()
-    assert {"paste.secret_hub", "option.denied_code"} <= {finding["code"] for finding in said["findings"]}
+    assert {"paste.secret_offered", "option.denied_code"} <= {finding["code"] for finding in said["findings"]}
     assert all(finding["message"] for finding in said["findings"])
     assert Event.objects.count() == before and not Deployment.objects.exists()
     made = client.post(

@@ -30,7 +30,8 @@ READ = {
 }
 DEPLOY = {
     "artifact": "{artifact}", "name": "x1", "host": "", "device": "auto", "gpus": "", "gpu_count": "1",
-    "task": "generate", "extra_args": "", "env": "", "rest": "", "restart": "never", "revision": "1",
+    "task": "generate", "extra_args": "", "env": "", "env_secrets": "", "rest": "", "restart": "never",
+    "revision": "1",
     "people": "", "priority": "quality", "max_model_len": "", "runtime": "", "act": "", "apply": "", "o.kv_cache_dtype": "",
     "o.cudagraph_capture_sizes": "", "o.no_such": "",
 }  # fmt: skip
@@ -38,7 +39,12 @@ WRITE = {
     "/deployments/new": DEPLOY,
     "/deployments/plan": DEPLOY,
     "/deployments/check": {**DEPLOY, "own": "{row}", "again": ""},
-    "/deployments/paste": {"text": "vllm serve /models/Tiny-1B-Instruct", "artifact": "{artifact}"},
+    "/deployments/paste": {
+        "text": "HF_TOKEN=x vllm serve /models/Tiny-1B-Instruct",
+        "artifact": "{artifact}",
+        "sealed": "",
+        "keep": "",
+    },
     "/deployments/{row}/edit": DEPLOY,
     "/deployments/{row}/questions": {"question": "What is 1 + 1?"},
     "/deployments/{row}/findings/serve.kv_full/apply": {"revision": "1"},
@@ -59,6 +65,7 @@ WRITE = {
     "/runtimes/{runtime}/plugin": {"next": "/models/"},
     "/hosts/{host}/engines/new": {"executable": "/x"},
     "/account/tokens": {"name": "n", "days": "3", "scope": "door", "deployments": "{row}"},
+    "/account/secrets": {"name": "hf-token", "value": "x", "team": "1"},
     "/account/look": {"language": "en", "theme": "dark"},
     "/people/invite": {"label": "x", "role": "viewer"},
     "/people/{person}/role": {"role": "viewer"},

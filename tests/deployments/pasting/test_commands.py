@@ -89,11 +89,11 @@ def test_every_finding_has_a_sentence() -> None:
     from deployments.pasting.start import Finding
 
     made = set()
-    for folder in ("deployments/pasting", "deployments/pasted.py"):
+    for folder in ("deployments/pasting", "deployments/pasted.py", "deployments/pasted_secrets.py"):
         place = Path(__file__).parents[3] / folder
         for path in place.glob("*.py") if place.is_dir() else [place]:
             made |= set(re.findall(r'"(paste\.[a-z_]+)"', path.read_text()))
-    assert made == set(PASTE)
+    assert made - {"paste.too_old"} == set(PASTE)  # the one is a refusal, with its own words
     for code in PASTE:
         words = say(Finding("note", code))
         assert words.text and "%(" not in words.text + words.hint
