@@ -101,7 +101,7 @@ class ChangeOut(Schema):
     spec: dict[str, Any] = Field(description=_("The fields of the spec to set; empty where it is done elsewhere."))
 
 
-class FindingOut(Schema):
+class ServingFindingOut(Schema):
     """Something that is not well with a deployment that serves."""
 
     code: str
@@ -136,7 +136,7 @@ class DeploymentOut(Schema):
     created_at: datetime
     created_by: str
     wanted_by: str = Field(description=_("Who pressed start or stop last."))
-    findings: list[FindingOut] = Field(description=_("What is not well while it serves, the worst first."))
+    findings: list[ServingFindingOut] = Field(description=_("What is not well while it serves, the worst first."))
 
 
 class CandidateOut(Schema):

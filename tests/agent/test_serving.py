@@ -48,6 +48,7 @@ def engine() -> Iterator[Any]:
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
+        server.handle_error = lambda *_args: None  # type: ignore[method-assign]  # a client that left is no news
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         servers.append(server)
         return Place("127.0.0.1", server.server_address[1], 1)
