@@ -14,7 +14,20 @@ from django.db import connection, transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from deployments import describing, events, evidence, golden, measured, preflight, probe, queries, run_secrets
+from deployments import (
+    describing,
+    events,
+    evidence,
+    failures,
+    golden,
+    measured,
+    preflight,
+    probe,
+    queries,
+    run_log,
+    run_secrets,
+    stalls,
+)
 from deployments.checklist import engine as checked
 from deployments.diagnosis import failure, phases, serving_log
 from deployments.engines.base import EngineRefusal, masked_env
@@ -261,6 +274,7 @@ def _ask_here(run_id: str) -> None:
 def stop_run(claim: Claim, row: Deployment, failing: dict[str, Any] | None) -> None:
     """Ask the host to end the run; with a reason when the run failed before its process did."""
     run = row.run
+    failing = stalls.hung(run, failing)
     with transaction.atomic():
         _still_ours(claim, row)
         if failing:
@@ -312,6 +326,8 @@ def end_run(claim: Claim, row: Deployment, to: State) -> None:
             signal=status.get("signal"),
             command=status.get("argv") or run.command,
         )
+        if ending:
+            failures.keep(run, reason, ending.error_block)
         describing.stop(run)  # it locks the host, as does the next: one order everywhere
         fleet.release(str(run.pk))
         changes = _retry(row, run, bool(ending and ending.curable)) if to == State.FAILED else {}
@@ -327,6 +343,7 @@ def end_with(claim: Claim, row: Deployment, to: State, reason: dict[str, Any]) -
         Run.objects.filter(pk=row.run_id, ended_at=None).update(
             ended_at=timezone.now(), outcome="failed", reason=reason
         )
+        failures.keep(row.run, reason)
         describing.stop(row.run)
         fleet.release(str(row.run_id))
         move(claim, row, to, reason)
@@ -335,21 +352,23 @@ def end_with(claim: Claim, row: Deployment, to: State, reason: dict[str, Any]) -
 
 def _explain(run: Run, status: dict[str, Any]) -> failure.Ending:
     """The diagnosis: how it ended, how far it got, why, and what might help."""
-    newest = logstore.tail_offset(run.job_id, failure.MAX_LOG_BYTES) if run.job is not None else 0
-    parts = logstore.read_all(run.job_id, newest) if run.job is not None else ()
-    text = b"".join(part.data for part in parts)
+    read = run_log.newest(run.job_id, failure.MAX_LOG_BYTES) if run.job_id is not None else run_log.Newest()
     try:
         known = evidence.of(run, status)
-        found = _explained(text, run, status, known)
+        found = _explained(read, run, status, known)
+        run_log.place(found.error_block, read)
         return replace(found, diagnosis={**found.diagnosis, **evidence.kept(run, known)})
     except Exception:  # an end must be written, whatever the log holds
         log.exception("the log of run %s could not be explained", run.pk)
-        return _explained(b"", run, status)
+        return _explained(run_log.Newest(), run, status)
 
 
-def _explained(text: bytes, run: Run, status: dict[str, Any], known: evidence.Evidence | None = None) -> failure.Ending:
+def _explained(
+    read: run_log.Newest, run: Run, status: dict[str, Any], known: evidence.Evidence | None = None
+) -> failure.Ending:
     return failure.explain(
-        log=text,
+        log=read.text,
+        before=read.before,
         phases=run.phases,
         exit_code=status.get("exit_code"),
         signal=status.get("signal"),

@@ -39,8 +39,20 @@ CODES: dict[str, Pair] = {
         _("The log shows what it did with the question. Other settings or another engine version may help."),
     ),
     "start.stalled": (
-        _("Nothing has moved for %(minutes)s min: no log line, no byte read, no memory change."),
+        _("Nothing has moved for %(minutes)s min at “%(step)s”: no log line, no byte read, no memory change."),
         _("Berth does not end it for that. If the last log line tells you nothing, stop it and start again."),
+    ),
+    "start.silent": (
+        _("No line of log for %(minutes)s min at “%(step)s”, but the engine still reads, or its memory still changes."),
+        _("Nothing to do yet. If the last log line tells you nothing and this goes on, stop it and start again."),
+    ),
+    "start.hung": (
+        _("It hung: no line of log for %(minutes)s min at “%(step)s”, until the time for a start was over."),
+        _("The last lines of the log tell what it waited for. Start it again; if it hangs there again, change that."),
+    ),
+    "start.hung_usual": (
+        _("It hung: no line of log for %(minutes)s min at “%(step)s”, which usually takes %(usual)s here."),
+        _("The last lines of the log tell what it waited for. Start it again; if it hangs there again, change that."),
     ),
     "stop.leftover": (
         _("These processes have not ended yet: %(pids)s."),

@@ -10,7 +10,7 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from deployments import contexts_fixes, describing, queries, remedies
+from deployments import contexts_failed, contexts_fixes, describing, queries, remedies, stalls
 from deployments.contexts_convert import conversions
 from deployments.contexts_measured import came_of, compared, note_of
 from deployments.contexts_revisions import revisions
@@ -96,7 +96,7 @@ def detail(row: Deployment, *, may_operate: bool, may_delete: bool, may_ask: boo
     elif kind == "ready" and run is not None:
         context |= ready(row, run)
     elif kind == "failed":
-        context |= failed(row, run)
+        context |= failed(row, run, may_operate=may_operate)
     elif run is not None:
         context["proof"] = _proof(run)
     return context
@@ -121,10 +121,6 @@ def _summary(row: Deployment) -> list[str]:
 # --- while it moves ---------------------------------------------------------------------------------------------------
 
 
-def current_step(run: Run) -> str:
-    return next((s.code for s in queries.steps_of(run) if s.state == "now"), "")
-
-
 def moving(row: Deployment) -> dict[str, Any]:
     run = row.run if row.run is not None and row.run.ended_at is None else None
     now = timezone.now()
@@ -139,14 +135,15 @@ def moving(row: Deployment) -> dict[str, Any]:
         "usually": _usually(going, usual),
         "percent": None,
         "deadline": _deadline(row, now),
-        "stalled": stalled(run, now) if row.state == State.STARTING else None,
+        "stalled": stalls.note(stalls.quiet(run, now), usual) if row.state == State.STARTING else None,
     }
     if run is not None and row.state in (State.STARTING, State.PREPARING, State.LOST):
         context["steps"] = steps(run, usual)
-        at = current_step(run) if going is not None else ""
+        at = stalls.current_step(run) if going is not None else ""
         notes = STEP_NOTES_CPU if on_cpu(run) else STEP_NOTES
         described = run.job_id is None and describing.wanted(run)  # the reason says what goes on
         context["step_note"] = tuple(map(str, notes[at])) if at in notes and not described else None
+        context["step_usual"] = stalls.usually(at, usual, run.host_name, _at_step_s(run, now)) if at else ""
         if left is not None and left > 0 and so_far is not None:
             context["percent"] = max(2, round(100 * so_far / usual["all"]["median"]))
     if row.state == State.STOPPING and run is not None and run.job is not None:
@@ -155,6 +152,12 @@ def moving(row: Deployment) -> dict[str, Any]:
         if left_pids and (now - row.state_since).total_seconds() > grace + AFTER_KILL_S:
             context["reason"] = words({"code": "stop.leftover", "params": {"pids": left_pids}})
     return context
+
+
+def _at_step_s(run: Run, now: dt.datetime) -> float | None:
+    """Seconds since the step that goes on began."""
+    began = next((s.start for s in queries.steps_of(run) if s.state == "now"), None)
+    return now.timestamp() - began if began is not None else None
 
 
 def _again(row: Deployment) -> str:
@@ -218,15 +221,6 @@ def _deadline(row: Deployment, now: dt.datetime) -> str:
     return _("If this is not done within %(time)s, Berth says here what holds it up.") % {"time": left}
 
 
-def stalled(run: Run | None, now: dt.datetime) -> Words | None:
-    """Nothing written, read or grown for a long time: said, with the next step, and never ended for it."""
-    since = run.job.status.get("still_since") if run is not None and run.job is not None else None
-    if since is None or now.timestamp() - since < settings.BERTH_STALL_S:
-        return None
-    minutes = int((now.timestamp() - since) // 60)
-    return words({"code": "start.stalled", "params": {"minutes": minutes}})
-
-
 # --- ready ------------------------------------------------------------------------------------------------------------
 
 
@@ -269,7 +263,7 @@ def _measured(run: Run) -> list[tuple[str, str, str]]:
 # --- ended ------------------------------------------------------------------------------------------------------------
 
 
-def failed(row: Deployment, run: Run | None) -> dict[str, Any]:
+def failed(row: Deployment, run: Run | None, *, may_operate: bool) -> dict[str, Any]:
     """The failed page. `row.reason` may be of a placing that failed before any run was made."""
     of_run = run is not None and run.outcome == "failed" and run.reason == row.reason
     fixes = contexts_fixes.views(row, remedies.of(row))
@@ -289,6 +283,8 @@ def failed(row: Deployment, run: Run | None) -> dict[str, Any]:
     return {
         **context,
         **error_of(run),
+        "dx": contexts_failed.diagnosis(run, may_judge=may_operate),
+        "log_root": contexts_failed.log_root(run),
         "last_answer": run.probe.get("last") if row.reason.get("code") == "answer.failed" else None,
         "failed_at": f"{at} / {len(states)} · {step_name(states[at - 1])}" if at else "",
         "dots": [DOTS[s.state] for s in states],

@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from deployments import describing, queries
+from deployments import contexts_failed, describing, queries
 from deployments.contexts_measured import compared, note_of
 from deployments.diagnosis.failure import signal_name
 from deployments.diagnosis.phases import StepState
@@ -186,6 +186,8 @@ def run_record(run: Run, *, may_operate: bool, may_edit: bool) -> dict[str, Any]
         "golden": run.golden.get("answers", []),
         "reason": words(run.reason) if run.outcome == "failed" else None,
         **error_of(run),
+        "dx": contexts_failed.diagnosis(run, may_judge=may_operate),
+        "log_root": contexts_failed.log_root(run),
         "transitions": [
             {"badge": badge(t.new), "at": t.at, "why": w.text if (w := words(t.reason)) else ""}
             for t in run.transitions.order_by("pk")

@@ -161,3 +161,41 @@ class Transition(models.Model):
 
     def __str__(self) -> str:
         return f"{self.old} → {self.new}"
+
+
+class Failure(models.Model):
+    """One start that failed, narrow enough to be counted by the thousands: its class, where, what came next.
+
+    `code` is the class of the diagnosis, or the panel's own reason; "" where the cause was not recognised. Errors that
+    say the same have the same `alike` (diagnosis/alike.py). `mended_by` is the very next start of the deployment where
+    that got ready, `mended_change` what it did differently: names of settings, "same", or "" where nobody knows.
+    `right` is what people say of the explanation (None: nobody has said anything).
+    """
+
+    run = models.OneToOneField(Run, on_delete=models.CASCADE, related_name="failure")
+    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="failures")
+    at = models.DateTimeField(db_index=True)  # when the run ended
+    code = models.CharField(max_length=80, blank=True, default="", db_default="")
+    phase = models.CharField(max_length=20, blank=True, default="", db_default="")
+    engine = models.CharField(max_length=20, blank=True, default="", db_default="")
+    engine_version = models.CharField(max_length=60, blank=True, default="", db_default="")
+    host_name = models.CharField(max_length=64, blank=True, default="", db_default="")
+    model_name = models.CharField(max_length=250, blank=True, default="", db_default="")
+    alike = models.CharField(max_length=32, blank=True, default="", db_default="")
+    mended_by = models.OneToOneField(Run, on_delete=models.SET_NULL, null=True, related_name="mends")
+    mended_change = models.CharField(max_length=200, blank=True, default="", db_default="")
+    right = models.BooleanField(null=True)
+    note = models.CharField(max_length=500, blank=True, default="", db_default="")
+    judged_by = models.CharField(max_length=150, blank=True, default="", db_default="")
+    judged_by_id = models.BigIntegerField(null=True)
+    judged_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["code", "-at"], name="failure_of_class"),
+            models.Index(fields=["alike", "-at"], name="failure_alike", condition=~Q(alike="")),
+        ]
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"{self.run}: {self.code or 'not recognised'}"

@@ -8,7 +8,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from deployments import events
+from deployments import events, failures
 from deployments.models import Deployment, Run, Transition
 from deployments.spec import DeploymentSpec
 from deployments.states import State, may_move
@@ -52,8 +52,8 @@ def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None
         Transition.objects.create(deployment=row, run_id=run_id, old=old, new=to, reason=reason or {})
         if run_id is not None and old not in (State.QUEUED, State.PLACING):
             _tell_the_record(row, run_id, to, reason or {})
-        if to == State.READY:
-            Run.objects.filter(pk=run_id, ready_at=None).update(ready_at=now)
+        if to == State.READY and Run.objects.filter(pk=run_id, ready_at=None).update(ready_at=now):
+            failures.mended(run_id)
     log.info("deployment %s: %s → %s%s", row.name, old, to, f" ({reason['code']})" if reason else "")
     row.state, row.state_since, row.deadline_at, row.reason = to.value, now, deadline, reason or {}
     row.looked_at = now

@@ -4,7 +4,7 @@ from django.urls import path
 from django.views.decorators.http import require_GET
 from django.views.generic import RedirectView
 
-from deployments import views, views_check, views_hosts, views_live, views_paste, views_record, views_serving
+from deployments import views, views_check, views_failures, views_hosts, views_live, views_paste, views_record, views_serving
 
 urlpatterns = [
     path("", views.index, name="deployments"),
@@ -34,7 +34,10 @@ urlpatterns = [
     path("deployments/<int:pk>/live", views_live.one_live, name="deployment-live"),
     path("hosts/<int:pk>/stop-deployments", views_hosts.empty, name="host-empty"),
     path("estimates/", views_record.accuracy, name="accuracy"),
+    path("failures/", views_failures.index, name="failures"),
+    path("failures/export.<str:form>", views_failures.export, name="failures-export"),
     path("runs/<uuid:run_id>/", views.run, name="run"),
+    path("runs/<uuid:run_id>/verdict", views_failures.verdict, name="run-verdict"),
     path("runs/<uuid:run_id>/log", views_live.log_part, name="run-log"),
     path("runs/<uuid:run_id>/log.txt", views_live.log_file, name="run-log-file"),
 ]

@@ -11,7 +11,7 @@ from deployments.codes import CODES
 from deployments.states import State
 from models_catalog import wording as catalog
 from models_catalog.sidecars import wording as sidecars
-from panel.core.numbers import gib
+from panel.core.numbers import duration, gib
 from panel.core.wording import Words, fill, said
 
 # state → (badge kind of the design system, word)
@@ -64,13 +64,14 @@ STEP_NOTES: dict[str, tuple[Any, Any]] = {
         _("The model is being read from disk into memory; nothing is computed yet. You may leave this page."),
     ),
     "memory": (
-        _("The engine measures memory"),
-        _("It runs the largest batch once to see what is left for conversations."),
+        # xgettext:no-python-format
+        _("GPU at 100 % here is normal"),
+        _("The engine runs the largest batch once, to see how much memory is left for conversations. Nothing to do."),
     ),
     "graphs": (
         # xgettext:no-python-format
         _("GPU at 100 % here is normal"),
-        _("The engine rehearses every batch size it may meet later. Nothing to do."),
+        _("The engine rehearses every batch size it may meet later, so that answers come faster. Nothing to do."),
     ),
     "server": (_("The server opens its door"), _("Next comes a test question; only then it counts as ready.")),
     "answered": (_("A test question is on its way"), _("The first answer is often slower than later ones.")),
@@ -91,7 +92,11 @@ FIXED_WHERE: dict[str, Any] = {
 }
 
 # On a CPU nothing is said of GPUs.
-STEP_NOTES_CPU = {**STEP_NOTES, "weights": (_("The model is being loaded"), STEP_NOTES["weights"][1])}
+STEP_NOTES_CPU = {
+    **STEP_NOTES,
+    "weights": (_("The model is being loaded"), STEP_NOTES["weights"][1]),
+    "memory": (_("The engine measures memory"), STEP_NOTES["memory"][1]),
+}
 
 
 def person(name: str) -> str:
@@ -112,6 +117,11 @@ def _named(reason: Mapping[str, Any], params: Mapping[str, Any]) -> Mapping[str,
         for name, value in params.items()
         if name.endswith("_mib") and isinstance(value, int | float)
     }
+    if params.get("step") in STEPS_NOW:
+        numbers["step"] = str(STEPS_NOW[params["step"]])
+    if reason["code"] == "start.hung" and params.get("usual_s") is not None:
+        usual = {"usual": duration(params["usual_s"])}
+        return {"code": "start.hung_usual", "params": {**params, **numbers, **usual}}
     users = params.get("users") or []
     if reason["code"] != "gpu.used_by_others" or len(users) != 1 or not users[0].get("name"):
         return {"code": reason["code"], "params": {**params, **numbers}}

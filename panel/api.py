@@ -16,6 +16,7 @@ from ninja.operation import Operation
 
 import panel.accounts.api_access  # noqa: F401  (puts the key to the operations' locks in place)
 from deployments.api import router as deployments
+from deployments.api_failures import router as failures
 from deployments.api_fixes import router as fixes
 from deployments.api_paste import router as pasting
 from deployments.api_record import router as records
@@ -49,8 +50,8 @@ class Berth(NinjaAPI):
 
 api = Berth(title="Berth", version="1", openapi_url=None, docs_url=None, parser=StrictParser(), urls_namespace="api")
 for router in (
-    deployments, fixes, pasting, runs, records, models_catalog, downloads, conversions, hosts, runtimes, audit,
-    accounts, people, secrets,
+    deployments, fixes, pasting, runs, records, failures, models_catalog, downloads, conversions, hosts, runtimes,
+    audit, accounts, people, secrets,
 ):  # fmt: skip
     api.add_router("", router)
 

@@ -26,6 +26,22 @@ How the cause is chosen:
 4. Of several starts in one log the newest that failed is explained.
 5. What is not sure is called not recognised, and the first error is shown as it is.
 
+What a failed start's page says, in this order: the sentence, why, the line that proves it (a link to that line of the
+log, which is marked there however long the log is), the step, what changed since the last start that worked, how sure
+this is ("certain" from 0.9, "very likely" from 0.8, "likely" from 0.6). Beside it stands what looked like a cause and
+only follows from it. Lines are counted as in the log that is downloaded. Where nothing was recognised, the first error
+is shown with other starts of the team that began to fail with the same words (`diagnosis/alike.py`), and what helped
+there.
+
+"Was this right?" is answered by whoever may start and stop deployments: yes or no and a line of text, one answer a
+start, changed or taken back at will, in the record of who did what. The page "Failures" counts all failed starts by
+class: how often, when last, how many the very next start mended, and by which change (`models.Failure`). With the
+answers it can be saved as CSV or JSON, there and by `manage.py failures`; `GET /api/v1/failures` gives the numbers,
+`GET /api/v1/failures/runs` the starts with their first errors, `PUT /api/v1/runs/{id}/verdict` takes an answer.
+
+A start that writes no line for `BERTH_STALL_S` says so while it goes on, with the usual time of its step on that host;
+one whose time is over while it stands still failed as `start.hung`.
+
 A rule names its class, patterns, phase, texts, fixes, at least two examples and one near miss. To add one, add it to
 the file of its engine and family, run the command above and translate its texts (`make messages`). In the tables, a
 phase of "–" means that the log tells it; options in `code` get a number from the log, the host and the run's settings.
@@ -51,7 +67,8 @@ def _row(rule: Rule) -> str:
 
 
 def _help(fix: Fix) -> str:
-    name = f"`{fix.name}`" if not fix.name.startswith("=") else "the one in the message"
+    thing = "package" if fix.kind == "package" else "option"
+    name = f"`{fix.name}`" if not fix.name.startswith("=") else f"the {thing} in the message"
     if fix.say:
         return fix.say.rstrip(".")
     if fix.kind in ("set", "env"):

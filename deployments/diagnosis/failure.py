@@ -49,9 +49,9 @@ _QUICK = re.compile(
 class _Log:
     """The lines of a log, cleaned when they are looked at. `number` is the 1-based number that an editor shows."""
 
-    def __init__(self, log: bytes) -> None:
+    def __init__(self, log: bytes, before: int = 0) -> None:
         skipped = max(0, len(log) - MAX_LOG_BYTES)
-        self.before = log[:skipped].count(b"\n")
+        self.before = before + log[:skipped].count(b"\n")
         self.raw = log[skipped:].replace(b"\0", b" ").decode("utf-8", "replace").split("\n")
         self.marked = [index for index, raw in enumerate(self.raw) if _QUICK.search(raw)]
         self.seen: dict[int, Line] = {}
@@ -86,8 +86,9 @@ def explain(
     probe: Mapping[str, Any] | None = None,
     was_ready: bool = False,
     evidence: Evidence | None = None,
+    before: int = 0,
 ) -> Ending:
-    """The end of a run.
+    """The end of a run. `before` lines stand above `log`, where that is only the newest part of it.
 
     `phases` are those that the parser found while the log grew, `own_reason` is the panel's own (a deadline, an answer
     that failed), `refusal` the host's. An exit code above 128 is the signal that a wrapper reported.
@@ -95,8 +96,8 @@ def explain(
     if refusal:
         return Ending({"code": str(refusal.get("code")), "params": dict(refusal.get("params") or {})})
     ended = {} if own_reason else {"exit_code": exit_code, "signal": signal}
-    found = diagnosed(log, **ended, evidence=evidence)
-    block = _block_of(found) or first_error(log)
+    found = diagnosed(log, **ended, evidence=evidence, before=before)
+    block = _block_of(found) or first_error(log, before)
     proven = found.recognised and found.root_line is not None
     reached = _furthest(found.phase, phases) if proven else _phase_reached(log, phases, block)
     # A start that was given up on was ended by the panel: its signal says nothing.
@@ -137,12 +138,17 @@ def _kept(found: Diagnosis, *, said: bool) -> dict[str, Any]:
 
 
 def diagnosed(
-    log: bytes, *, exit_code: int | None = None, signal: int | None = None, evidence: Evidence | None = None
+    log: bytes,
+    *,
+    exit_code: int | None = None,
+    signal: int | None = None,
+    evidence: Evidence | None = None,
+    before: int = 0,
 ) -> Diagnosis:
-    """What the rules say of the newest part of a log."""
+    """What the rules say of the newest part of a log, above which `before` lines stand."""
     reader = Reader()
     skipped = max(0, len(log) - MAX_LOG_BYTES)
-    reader.count = log[:skipped].count(b"\n")
+    reader.count = before + log[:skipped].count(b"\n")
     reader.feed(log[skipped:])
     return diagnose(reader, exit_code=exit_code, signal=signal, evidence=evidence)
 
@@ -205,7 +211,7 @@ def _curable(
         return False
     if cure is not None:
         return cure or was_ready
-    if was_ready or code in ("start.deadline", "exit.unknown"):
+    if was_ready or code in ("start.deadline", "start.hung", "exit.unknown"):
         return True
     number = _signal_of(exit_code, signal)
     if number in (signals.SIGILL, signals.SIGSYS):
@@ -220,9 +226,9 @@ def _curable(
 # --- the first error -------------------------------------------------------------------------------------------------
 
 
-def first_error(log: bytes) -> dict[str, Any]:
+def first_error(log: bytes, before: int = 0) -> dict[str, Any]:
     """{first_line, root_line, root, lines, numbers} of the first error block, {} when the log holds none."""
-    lines = _Log(log)
+    lines = _Log(log, before)
     root = _root(lines)
     if root is None:
         return {}

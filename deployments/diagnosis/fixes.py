@@ -21,7 +21,7 @@ WORDS = {
     "set": _("Set %(name)s to %(to)s."),
     "change": _("Change %(name)s from %(from)s to %(to)s."),
     "renamed": _("Write %(to)s instead of %(name)s."),
-    "set_open": _("Set another %(name)s."),
+    "set_open": _("Choose another value for %(name)s."),
     "drop": _("Leave out %(name)s."),
     "package": _("Install %(name)s in the engine's environment."),
     "env": _("Set the environment variable %(name)s to %(to)s."),

@@ -102,6 +102,7 @@ SENTENCES: dict[str, Any] = {
     "run.failed": _("{target} failed"),
     "run.stopped": _("{target} has stopped"),
     "run.lost": _("{actor} lost contact with {target}"),
+    "run.judged": _("{actor} said whether the explanation of a failed start of {target} was right"),
     "model.code_allowed": _("{actor} let {target} run its own code"),
     "model.code_forbidden": _("{actor} forbade {target} to run its own code"),
     "download.started": _("{actor} began to download {target}"),

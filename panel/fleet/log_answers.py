@@ -27,6 +27,11 @@ def part(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
     return answer
 
 
+def removed(gap: int) -> bytes:
+    """What the file says in the place of bytes that are not kept; two lines, as who counts its lines must know."""
+    return f"\n[{gap} bytes were removed here to bound the log]\n".encode()
+
+
 def whole(job_id: uuid.UUID, name: str) -> StreamingHttpResponse:
     """The whole stored log as a file `name`; what the disk bound removed is marked in its place."""
 
@@ -34,7 +39,7 @@ def whole(job_id: uuid.UUID, name: str) -> StreamingHttpResponse:
         offset = 0  # asynchronous, since Django would first collect all that a plain iterator gives
         while (found := await sync_to_async(logstore.read)(job_id, offset)).data:
             if found.gap:
-                yield f"\n[{found.gap} bytes were removed here to bound the log]\n".encode()
+                yield removed(found.gap)
             yield found.data
             offset = found.end
 

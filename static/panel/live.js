@@ -4,7 +4,7 @@
 //                                               (at most twice a second), so parts say hx-trigger="live from:body".
 //   <div class="log" data-log="/address/of/the/log" data-offset="0" data-job="…">   see templates/ui/log_panel.html
 'use strict';
-const REST_S = 5, SILENT_S = 40, MAX_LINES = 3000, LEAP = 1 << 20, PART = 1 << 18, MAX_CHARS = 4000, MAX_REST = 1 << 16, PART_LINES = 20;
+const REST_S = 5, SILENT_S = 40, MAX_LINES = 3000, LEAP = 1 << 20, PART = 1 << 18, NEAR = 1 << 17, MAX_CHARS = 4000, MAX_REST = 1 << 16, PART_LINES = 20;
 // What the page spends on a log: it builds lines for so long at a time (less where the frame took long), and in a flood more seldom,
 // since most of a frame costs the same for one line and for four hundred. LATE_MS after the last time that none waited, it is one.
 const BUILD_MS = { least: 4, most: 8 }, FRAME_MS = 20, MOST = 400, DRAW_MS = 50, FLOOD_MS = 200, LATE_MS = 2500;
@@ -74,7 +74,11 @@ class Log {
   constructor(box) {
     Object.assign(this, { box, url: box.dataset.log, job: box.dataset.job, next: +box.dataset.offset || 0, number: 1, rest: '', gone: 0, leapt: 0, busy: false, again: false, queue: [], lines: 0, drawing: 0, budget: BUILD_MS.most, pace: MAX_LINES, since: 0, late: false, seen: { warning: 0, error: 0 } });
     this.tools = $(`[data-filter="#${box.id}"]`); this.follow = $(`[data-follow="#${box.id}"]`); this.note = $(box.dataset.note);
-    if (this.next > 0) { this.number = 0; this.leapt = this.next; this.tell() }  // started in the middle: lines have no numbers
+    this.root = +box.dataset.root || 0; this.until = +box.dataset.until || 0;      // the line that is the cause, and by which byte it has come
+    this.follows = new Set((box.dataset.follows || '').split(' ').filter(Boolean).map(Number));
+    if (this.root) this.number = +box.dataset.number || 1;
+    this.bounded = this.until > 0;
+    if (this.next > 0) { if (!this.root) this.number = 0; this.leapt = this.next; this.tell() }  // started in the middle: lines have no numbers
     box.addEventListener('scroll', () => { if (this.follow && !this.own) this.follow.checked = box.scrollHeight - box.scrollTop - box.clientHeight < 24; this.own = false });
     this.follow?.addEventListener('change', () => this.bottom());
     this.fetch();
@@ -97,11 +101,12 @@ class Log {
     } catch { broken(); setTimeout(() => this.fetch(), 3000) } finally { this.busy = false }
   }
   async part() {
-    const url = new URL(this.url, location); url.searchParams.set('offset', this.next); url.searchParams.set('limit', PART);
+    const url = new URL(this.url, location); url.searchParams.set('offset', this.next); url.searchParams.set('limit', this.next < this.until ? Math.min(PART, this.until - this.next) : PART);
     const answer = await fetch(url, { headers: { Accept: 'text/plain' } });
     if (!answer.ok) { if (answer.status < 500) return false; throw new Error(answer.status) }
     const size = +answer.headers.get('X-Log-Size'), start = +(answer.headers.get('X-Log-Start') ?? this.next);
-    if (size - start > LEAP && start >= this.next && !url.searchParams.has('all')) { this.leap(size - LEAP / 4); return true }
+    const seen = this.next >= this.until;                         // the cause is here: what is left may be leapt over
+    if (seen && size - start > (this.until ? NEAR : LEAP) && start >= this.next && !url.searchParams.has('all')) { this.until = 0; this.leap(size - (this.root ? NEAR : LEAP) / 4); return true }
     if (start > this.next) this.leap(start);                      // the host's disk bound removed a piece
     const bytes = new Uint8Array(await answer.arrayBuffer()), whole = this.cut(bytes);
     this.next += whole; this.add(new TextDecoder().decode(bytes.subarray(0, whole)));
@@ -136,6 +141,7 @@ class Log {
     if (!this.drawing) this.draw();
   }
   room(now) {                                                    // in a flood no more waits than a second draws: it leaps instead
+    if (this.bounded) return Infinity;
     if (!this.queue.length) { this.since = now; this.late = false }
     this.late ||= now - this.since > LATE_MS;
     return this.late ? Math.max(4 * PART_LINES, Math.min(MAX_LINES, this.pace)) : MAX_LINES;
@@ -156,17 +162,24 @@ class Log {
     this.drawing = 0;
     const began = performance.now();
     for (const el of built) this.put(el);
-    this.trim();
+    if (!this.bounded) this.trim();                              // a log with its cause marked has ended, and the page takes parts of it
     this.pending?.remove(); this.pending = null;
     if (this.rest.trim() && !this.queue.length) {
       const el = this.pending = this.line(this.rest, this.number); el.classList.add('pending'); el.removeAttribute('id'); el.hidden = !shown(el, q, kind); this.box.append(el);
     }
-    this.tell(); this.count(); this.bottom();
+    this.tell(); this.count(); this.bottom(); this.begin();
     if (!this.queue.length) return;
     const took = performance.now() - began, wait = this.late ? FLOOD_MS : DRAW_MS;   // with the layout
     this.budget = Math.max(BUILD_MS.least, Math.min(BUILD_MS.most, this.budget * (took > FRAME_MS ? 0.7 : 1.2)));
     this.pace = Math.round(built.length * 1000 / wait);
     this.drawing = setTimeout(() => this.draw(), wait);
+  }
+  begin() {                                                      // once, when the cause has come: that is where reading begins
+    const line = this.root && !this.begun && document.getElementById(this.box.id + '-L' + this.root);
+    if (!line) return;
+    this.begun = true;
+    if (location.hash === '#' + line.id) { line.scrollIntoView({ block: 'center' }); return }
+    this.box.scrollTop += line.getBoundingClientRect().top - this.box.getBoundingClientRect().top - 60;
   }
   put(el) {                                                      // parts of some lines: what is out of sight costs no layout
     if (!this.last || this.last.childElementCount >= PART_LINES) { this.last = cell('div', 'part', ''); this.box.append(this.last); if (this.pending) this.box.append(this.pending) }
@@ -197,7 +210,13 @@ class Log {
     if (at) time.textContent = at;
     if (kind !== 'info') { el.setAttribute('data-kind', kind); lv.textContent = kind === 'error' ? 'ERROR' : 'WARN' }
     body.textContent = text;
+    if (number && this.root) this.tag(el, body, number);
     return el;
+  }
+  tag(el, body, number) {                                        // the cause, and what only follows from it
+    if (number !== this.root && !this.follows.has(number)) return;
+    if (number === this.root) el.classList.add('root');
+    body.append(cell('span', 'tag', number === this.root ? this.box.dataset.word : this.box.dataset.followsWord));
   }
   count() { for (const kind of ['warning', 'error']) { const n = this.tools && $(`[data-count=${kind}]`, this.tools); if (n && n.textContent !== String(this.seen[kind])) n.textContent = this.seen[kind] } }
   tell() {

@@ -38,6 +38,9 @@ TABLE = {
     "GET /api/v1/accuracy": "viewer",
     "GET /api/v1/runs/{run_id}": "viewer",
     "GET /api/v1/runs/{run_id}/log": "viewer",
+    "GET /api/v1/failures": "viewer",
+    "GET /api/v1/failures/runs": "viewer",
+    "PUT /api/v1/runs/{run_id}/verdict": "operator",
     "POST /api/v1/apply": "operator",
     "GET /api/v1/models": "viewer",
     "GET /api/v1/models/{model_id}": "viewer",
@@ -96,7 +99,7 @@ WITHIN = {name for name in TABLE if "/deployments" in name or "/runs" in name} -
     "POST /api/v1/deployments/check",
     "POST /api/v1/deployments/from-command",
 }
-WITHIN |= {"GET /api/v1/me"}
+WITHIN |= {"GET /api/v1/me", "GET /api/v1/failures", "GET /api/v1/failures/runs"}
 
 
 def operations() -> set[str]:

@@ -209,7 +209,7 @@ def test_a_failure_that_was_recognised_says_why_and_what_helps(as_, copy) -> Non
     reason = explain(log=log, exit_code=1).reason
     Deployment.objects.filter(pk=row.pk).update(reason=reason)
     page = text(as_("operator").get(reverse("deployment", args=[row.pk])))
-    assert ">The context asked for is longer than the model knows</h2>" in page
+    assert ">The context asked for is longer than the model was made for</h2>" in page
     assert "The engine ended with exit code 1." in page
     assert "<h3>Change max_model_len from 204800 to 4096.</h3>" in page
     assert page.index("Change max_model_len") < page.index("<h3>Start again unchanged</h3>")

@@ -25,6 +25,7 @@ READ = {
     "/deployments/{row}/": ["kind", "part"],
     "/deployments/{row}/settings/compare": ["a", "b"],
     "/runs/{run}/log": ["offset"],
+    "/failures/": ["q", "days", "class", "host", "engine", "model", "deployment", "page", "part"],
     "/login": ["next"],
     "/people/": ["q", "show", "page", "part"],
 }
@@ -48,6 +49,7 @@ WRITE = {
     "/deployments/{row}/edit": DEPLOY,
     "/deployments/{row}/questions": {"question": "What is 1 + 1?"},
     "/deployments/{row}/findings/serve.kv_full/apply": {"revision": "1"},
+    "/runs/{run}/verdict": {"right": "yes", "note": "x"},
     "/models/folders": {"host": "{host}", "path": "/x"},
     "/models/folders/{host}/remove": {"path": "/x"},
     "/models/scan": {"host": "{host}", "model": "1"},

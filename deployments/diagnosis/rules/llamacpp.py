@@ -83,7 +83,7 @@ TABLE: tuple[Any, ...] = (
     ),
     (
         "llamacpp.not_gguf", "load",
-        _("The file is no GGUF file"),
+        _("The file is not a GGUF file"),
         _("It is a placeholder of Git LFS, a web page, or a model of another format."),
         (r"invalid magic characters:? '?(?P<magic>[^']{0,8})", r"bad magic|invalid magic number"),
         ("gguf_init_from_reader: invalid magic characters: 'vers', expected 'GGUF'",
@@ -228,7 +228,7 @@ TABLE: tuple[Any, ...] = (
     (
         "llamacpp.template", "args",
         _("The chat template cannot be used"),
-        _("It has a slip, or uses something that this version does not know."),
+        _("The chat template turns messages into the text that the model reads. It has a slip, or uses something that this version does not know."),
         (r"common_chat_templates_init: error", r"custom template is not supported|supplied chat template is not supported",
          r"failed to initialize chat template", r"chat template .*(?:not supported|parsing error)"),
         ("common_chat_templates_init: error: Expected 'in'",
@@ -270,7 +270,7 @@ TABLE: tuple[Any, ...] = (
     (
         "llamacpp.wrapper", "",
         _("The model could not be loaded"),
-        _("The engine only repeats that loading failed. Why stands further up, if anywhere."),
+        _("The engine only repeats that loading failed. Why stands further up in the log, if anywhere."),
         (r"exiting due to (?:model loading|HTTP server) error", r"[Ff]ailed to load model\b|unable to load model", r"failed to create context",
          r"failed to initialize the context: ?$", r"encountered an error while trying to fit"),
         ("srv  llama_server: exiting due to model loading error", "llama_model_load_from_file_impl: failed to load model"),

@@ -66,7 +66,7 @@ TABLE: tuple[Any, ...] = (
         ("/usr/bin/runner: error while loading shared libraries: libllama.so: cannot open shared object file",
          "error=\"llama runner process has terminated: exit status 127\""),
         ("msg=\"Dynamic LLM libraries\"",),
-        (runtime(_("Install this version of the engine anew, in an environment of its own."), 70), runtime(NEWER, 70)),
+        (runtime(_("Install this version of the engine again, in a Python environment of its own."), 70), runtime(NEWER, 70)),
         "cause", False,
     ),
     (
@@ -157,8 +157,8 @@ TABLE: tuple[Any, ...] = (
     ),
     (
         "ollama.magic", "load",
-        _("The file is no model that Ollama can read"),
-        _("The file named in the Modelfile is no GGUF file."),
+        _("Ollama cannot read this file"),
+        _("The file named in the Modelfile is not a GGUF file."),
         (r"invalid file magic",),
         ("Error: invalid file magic", "{\"error\":\"invalid file magic\"}"),
         ("msg=\"parsing GGUF\"",),
@@ -189,7 +189,7 @@ TABLE: tuple[Any, ...] = (
     (
         "ollama.wrapper", "",
         _("The model could not be loaded"),
-        _("Ollama only repeats that loading failed. Why stands further up, if anywhere."),
+        _("Ollama only repeats that loading failed. Why stands further up in the log, if anywhere."),
         (r"error loading llama server", r"(?:llama runner|llama-server) process (?:has terminated|no longer running)", r"\bLoad failed\b"),
         ("level=ERROR source=sched.go:456 msg=\"error loading llama server\" error=\"x\"",
          "level=ERROR source=server.go:1 msg=\"llama runner process no longer running\""),

@@ -33,7 +33,7 @@ RULES = (
         "sglang.graph_oom",
         "graph",
         _("Recording the GPU's work needed more memory than was left"),
-        _("Everything was loaded; the recorded programs (CUDA graphs) did not fit any more."),
+        _("Everything was loaded. Then the engine recorded its work for speed (CUDA graphs), and that did not fit any more."),
         (r"Capture (?:cuda|CUDA) graph failed",),
         (
             "Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 1.2 GiB.",
@@ -68,8 +68,8 @@ RULES = (
     Rule(
         "sglang.ctx_gt_derived",
         "config",
-        _("The context asked for is longer than the model knows"),
-        _("The model was trained for fewer tokens. Beyond that its answers would fall apart."),
+        _("The context asked for is longer than the model was made for"),
+        _("The context is the longest conversation, in tokens (pieces of words). The model was trained for fewer; beyond that its answers would fall apart."),
         (r"User-specified context_length \((?P<asked>\d+)\) is greater than the derived context_length \((?P<derived>\d+)\)",),
         (
             "ValueError: User-specified context_length (131072) is greater than the derived context_length (40960).",
@@ -82,8 +82,8 @@ RULES = (
     Rule(
         "sglang.arch_unsupported",
         "load",
-        _("This version does not support the model's architecture"),
-        _("The architecture named in config.json is not among those that this version can run."),
+        _("This version of the engine cannot run this kind of model"),
+        _("config.json names the kind of model (its architecture), and it is not among those that this version can run."),
         (r"Unsupported architectures?:", r"Model architectures .* are not supported"),
         (
             "ValueError: Unsupported architectures: Phi3ForCausalLM. Supported list: ['LlamaForCausalLM']",

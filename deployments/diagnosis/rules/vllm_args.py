@@ -38,8 +38,8 @@ RULES = (
     Rule(
         "args.invalid_json",
         "args",
-        _("An option needs JSON, and its value is none"),
-        _('Quotes were lost on the way: the value arrived as {a:1} instead of {"a":1}.'),
+        _("An option needs a value in JSON, and got something else"),
+        _('JSON is text such as {"a": 1}. Often the quotes were lost on the way, and {a: 1} arrived.'),
         (
             r"error: argument (?P<flag>--[\w-]+)(?:/\S+)?: Value .* cannot be converted to",
             r"error: argument (?P<flag>--[\w-]+)(?:/\S+)?: .*(?:JSON|json)",
@@ -88,7 +88,9 @@ RULES = (
         "args.tool_parser_missing",
         "args",
         _("Tool calls are on, but no parser is chosen"),
-        _("The engine must know how this model writes its tool calls."),
+        _(
+            "A parser finds the model's calls of tools in its answers. Each kind of model writes them differently, so one must be chosen."
+        ),
         (r"--enable-auto-tool-choice requires", r"enable_auto_tool_choice.* requires .*tool_call_parser"),
         (
             "TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser",
@@ -100,7 +102,7 @@ RULES = (
     Rule(
         "args.tool_parser_unknown",
         "args",
-        _("This version does not know the tool-call parser"),
+        _("This version does not know the chosen tool-call parser"),
         _("The name is misspelt, or the parser came with a newer version."),
         (
             r"invalid tool call parser: (?P<value>\S+) \(chose from \{(?P<choices>[^}]*)",
@@ -118,7 +120,7 @@ RULES = (
     Rule(
         "args.reasoning_parser_unknown",
         "config",
-        _("This version does not know the reasoning parser"),
+        _("This version does not know the chosen reasoning parser"),
         _("The name is misspelt, or the parser came with a newer version."),
         (
             r"[Rr]easoning (?:helper|parser):? '(?P<value>[^']*)' not found(?:\. Available parsers: (?P<choices>.*))?",
@@ -282,7 +284,7 @@ RULES = (
         "gguf.plugin_missing",
         "config",
         _("This engine version reads GGUF files only with a plug-in"),
-        _("Support for GGUF left vLLM's core after 0.22. Without the plug-in the file is taken for a config.json."),
+        _("vLLM reads GGUF files by itself up to 0.22 only. Without the plug-in it takes the file for a config.json."),
         (
             r"config file at '(?P<path>[^']*\.gguf)' is not a valid JSON file",
             r"Unsupported (?:load|config) format.*gguf",
@@ -305,7 +307,7 @@ RULES = (
         "config.json_invalid",
         "config",
         _("The model's config.json is broken"),
-        _("It is no valid JSON: an unfinished download, or a slip when it was edited."),
+        _("It cannot be read: the download did not finish, or a slip was made when it was edited."),
         (
             r"config file at '(?P<path>[^']*)' is not a valid JSON file",
             r"JSONDecodeError",
@@ -322,7 +324,7 @@ RULES = (
         "config.json_missing",
         "config",
         _("The model's config.json is missing"),
-        _("Wrong folder, a folder of an adapter (LoRA) or of GGUF files, or an unfinished download."),
+        _("It is the wrong folder, a folder of an adapter (LoRA) or of GGUF files, or the download did not finish."),
         (
             r"(?P<path>\S+) does not appear to have a file named config\.json",
             r"[^'\s]*config\.json'?.*(?:not found|No such file)|No such file or directory: '[^']*/config\.json'",

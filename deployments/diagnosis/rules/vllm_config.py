@@ -9,8 +9,10 @@ RULES = (
     Rule(
         "config.len_gt_derived",
         "config",
-        _("The context asked for is longer than the model knows"),
-        _("The model was trained for fewer tokens. Beyond that its answers would fall apart."),
+        _("The context asked for is longer than the model was made for"),
+        _(
+            "The context is the longest conversation, in tokens (pieces of words). The model was trained for fewer; beyond that its answers would fall apart."
+        ),
         (
             r"User-specified max_model_len \((?P<asked>\d+)\) is greater than the derived max_model_len "
             r"\((?:\w+=)?(?P<derived>\d+)",
@@ -27,8 +29,10 @@ RULES = (
     Rule(
         "config.batched_lt_len",
         "config",
-        _("One step takes fewer tokens than one request may have"),
-        _("Long prompts are not cut into parts here, so a step must be able to take the longest one."),
+        _("The engine works on fewer tokens at a time than one request may have"),
+        _(
+            "Tokens are pieces of words. Long prompts are not cut into parts here, so the longest one must fit into one step."
+        ),
         (
             r"max_num_batched_tokens \((?P<batched>\d+)\) is smaller than max_model_len \((?P<length>\d+)\)",
             r"max_num_batched_tokens \(.*\) is smaller than",
@@ -47,8 +51,8 @@ RULES = (
     Rule(
         "config.batched_lt_seqs",
         "config",
-        _("One step takes fewer tokens than requests run at once"),
-        _("Each running request needs at least one token of a step."),
+        _("The engine works on fewer tokens at a time than there are requests"),
+        _("Each request that runs needs at least one token in every step."),
         (
             r"max_num_batched_tokens \((?P<batched>\d+)\) must be greater than or equal to max_num_seqs \((?P<seqs>\d+)\)",
             r"must be greater than or equal to max_num_seqs",
@@ -64,7 +68,7 @@ RULES = (
         "config.util_range",
         "config",
         _("The share of GPU memory must lie between 0 and 1"),
-        _("It is a share, such as 0.9, and no number of gigabytes or per cent."),
+        _("It is a share, such as 0.9, not a number of gigabytes and not per cent."),
         (
             r"[Mm]emory utilization must be less than",
             r"gpu_memory_utilization\b.*(?:Input should|must be|less than or equal|greater than)",
@@ -79,8 +83,10 @@ RULES = (
     Rule(
         "config.sliding_window",
         "config",
-        _("This version cannot serve a model whose layers look back differently far"),
-        _("Some layers use a sliding window and some do not, or the window does not go with another option."),
+        _("This version cannot run a model in which some layers look back further than others"),
+        _(
+            "Some layers see only the newest words (a sliding window) and some see all, or the window does not go with another option."
+        ),
         (
             r"[Ss]liding window for some but all layers",
             r"not supported (?:with|for) (?:sliding window|interleaved)",
@@ -95,7 +101,7 @@ RULES = (
     Rule(
         "config.runner_mismatch",
         "config",
-        _("The model does not do what it is asked for"),
+        _("The model is of another kind than it is started as"),
         _("An embedding or ranking model is started as a chat model, or the other way round."),
         (
             r"does not support `--(?:runner|convert|task)",
@@ -113,8 +119,8 @@ RULES = (
     Rule(
         "config.block_size",
         "kvcache",
-        _("The block size does not go with this kind of attention"),
-        _("The memory for tokens is cut into blocks, and the chosen method takes only some sizes."),
+        _("The block size does not go with this way to calculate attention"),
+        _("The memory for conversations (KV cache) is cut into blocks, and the chosen way takes only some sizes."),
         (
             r"No common block size for (?P<block>\d+)(?:.*?MultipleOf\((?P<multiple>\d+)\))?",
             r"block_size.*(?:is not supported|must be (?:a multiple|divisible|one of))",
@@ -174,8 +180,8 @@ RULES = (
     Rule(
         "arch.transformers_old",
         "config",
-        _("This version does not know the kind of model yet"),
-        _("The model is newer than the Transformers package in the engine's environment."),
+        _("This version does not know this kind of model yet"),
+        _('The model is newer than the package "transformers", by which the engine reads what kind of model it is.'),
         (
             r"model type [`'](?P<type>[\w.-]+)[`'] but Transformers does not recognize",
             r"does not recognize this architecture",
@@ -193,21 +199,25 @@ RULES = (
         "arch.inspect_failed",
         "config",
         _("The code for this model could not be loaded"),
-        _("The engine knows the architecture, but loading its code failed. The error above it tells why."),
+        _(
+            "The engine knows this kind of model (its architecture), but could not load the code for it. The error above it tells why."
+        ),
         (r"failed to be inspected", r"Error in inspecting model architecture"),
         (
             "  Value error, Model architectures ['Qwen3MoeForCausalLM'] failed to be inspected. Please check the logs",
             "ERROR 01-01 10:00:00 [registry.py:1] Error in inspecting model architecture 'Qwen3MoeForCausalLM'",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] Resolved architecture: Qwen3MoeForCausalLM",),
-        (runtime(_("Install this version of the engine anew, in an environment of its own."), 60),),
+        (runtime(_("Install this version of the engine again, in a Python environment of its own."), 60),),
         role="weak",
     ),
     Rule(
         "arch.unsupported",
         "config",
-        _("This version does not support the model's architecture"),
-        _("The architecture named in config.json is not among those that this version can run."),
+        _("This version of the engine cannot run this kind of model"),
+        _(
+            "config.json names the kind of model (its architecture), and it is not among those that this version can run."
+        ),
         (
             r"Model architectures \[(?P<arch>[^\]]*)\] are not supported",
             r"has no vLLM implementation and the Transformers implementation is not compatible",
@@ -224,8 +234,8 @@ RULES = (
     Rule(
         "arch.none",
         "config",
-        _("The model's configuration names no architecture"),
-        _('config.json lacks the field "architectures", so the engine cannot know how to run the model.'),
+        _("The model's config.json does not say what kind of model it is"),
+        _('The field "architectures" is missing in it, so the engine cannot know how to run the model.'),
         (
             r"No model architectures are specified",
             r"architectures.*NoneType|NoneType.*architectures",
@@ -242,7 +252,7 @@ RULES = (
         "arch.pp_unsupported",
         "config",
         _("This model cannot be split into stages"),
-        _("Its layers cannot be spread over GPUs one after the other (pipeline parallel)."),
+        _("Its layers cannot lie on several GPUs one after the other (pipeline parallelism)."),
         (r"Pipeline parallelism is (?:only supported|not supported)", r"does not support pipeline parallel"),
         (
             "NotImplementedError: Pipeline parallelism is not supported for this model. Supported models implement the interface.",
@@ -255,7 +265,9 @@ RULES = (
         "tok.invalid",
         "tokenizer",
         _("The tokenizer file cannot be read"),
-        _("tokenizer.json was written by a newer version, or it is broken."),
+        _(
+            "The tokenizer cuts text into the pieces (tokens) that the model reads. Its file was written by a newer version, or it is broken."
+        ),
         (
             r"data did not match any variant of untagged enum",
             r"expected value at line \d+ column|EOF while parsing a .* at line",
@@ -273,7 +285,9 @@ RULES = (
         "tok.missing_files",
         "tokenizer",
         _("The model's tokenizer is missing"),
-        _("No tokenizer.json or tokenizer.model stands beside the weights."),
+        _(
+            "The tokenizer cuts text into the pieces (tokens) that the model reads. There is no tokenizer.json or tokenizer.model beside the weights."
+        ),
         (
             r"TypeError: not a string$",
             r"Can't load tokenizer for",

@@ -3,14 +3,16 @@
 from deployments.diagnosis.rule import Rule, env, host, package, put, runtime
 from deployments.diagnosis.rule import gettext_noop as _
 
-REINSTALL = _("Install this version of the engine anew, in an environment of its own.")
+REINSTALL = _("Install this version of the engine again, in a Python environment of its own.")
 
 RULES = (
     Rule(
         "env.cuda_lib_missing",
         "import",
         _("A CUDA library is missing"),
-        _("libcuda belongs to the driver, which a container may not see. libcudart belongs to one CUDA version."),
+        _(
+            "CUDA is NVIDIA's library for calculating on GPUs. libcuda comes with the driver, which a container may not see; libcudart belongs to one version of CUDA."
+        ),
         (
             r"lib(?:cudart|cuda|nvrtc|cublas|cublasLt|cusparse|cusparseLt|cufft|curand|cusolver|nccl|cudnn|nvJitLink|cupti)"
             r"[\w.-]*\.so[.\d]*: cannot open shared object",
@@ -31,7 +33,7 @@ RULES = (
         "",
         _("A compiled part was built for another PyTorch or CUDA"),
         _(
-            "Two packages that belong together come from different versions, so one does not find the other's functions."
+            "PyTorch and CUDA are the libraries that calculate on the GPU. Two packages that belong together come from different versions, so one does not find the other's functions."
         ),
         (
             r"undefined symbol: \S+",
@@ -109,7 +111,7 @@ RULES = (
         "env.ext_not_built",
         "",
         _("A compiled part of the engine was not loaded"),
-        _("The engine's own extension is absent or failed to load. A warning above the error may say why."),
+        _("The part that does the fast work is missing or could not be loaded. A warning above the error may say why."),
         (
             r"No module named 'vllm\._C",
             r"name 'vllm_(?:cache_)?ops' is not defined",
@@ -155,7 +157,9 @@ RULES = (
         "env.no_device",
         "config",
         _("The engine sees no GPU"),
-        _("No driver, a container without its GPUs, an empty list of visible GPUs, or a GPU build on a CPU machine."),
+        _(
+            "There is no driver, a container was not given the GPUs, the list of visible GPUs is empty, or a GPU build runs on a machine without a GPU."
+        ),
         (
             r"Failed to infer device type",
             r"No CUDA GPUs are available",
@@ -179,7 +183,9 @@ RULES = (
         "env.driver_old",
         "device",
         _("The GPU driver is too old for this engine"),
-        _("The engine was built for a newer CUDA than the driver of this machine supports."),
+        _(
+            "The engine was built for a newer CUDA (NVIDIA's library for GPUs) than the driver of this machine supports."
+        ),
         (
             r"driver on your system is too old \(found version (?P<driver>\d+)\)",
             r"CUDA driver version is insufficient",
@@ -200,8 +206,8 @@ RULES = (
     Rule(
         "env.cuda_fork",
         "device",
-        _("CUDA was used before the worker processes were started"),
-        _("A process that already used the GPU cannot be copied. The workers must be started anew instead."),
+        _("The GPU was used before the worker processes were started"),
+        _("A process that has used the GPU cannot be copied. The workers must be started from scratch instead."),
         (r"Cannot re-initialize CUDA in forked subprocess", r"Cannot re-initialize (?:XPU|HIP) in forked subprocess"),
         (
             "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, use 'spawn'",

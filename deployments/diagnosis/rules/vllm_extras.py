@@ -24,8 +24,8 @@ RULES = (
     Rule(
         "lora.rank",
         "http",
-        _("An adapter has a higher rank than allowed"),
-        _("The engine keeps room for adapters (LoRA) up to a rank, and this one is larger."),
+        _("An adapter is larger than the engine has room for"),
+        _("The engine keeps room for adapters (LoRA) up to a size, their rank, and this one has a higher one."),
         (r"LoRA rank (?P<rank>\d+) is greater than max_lora_rank (?P<max>\d+)",),
         (
             "ValueError: LoRA rank 64 is greater than max_lora_rank 16.",
@@ -37,8 +37,8 @@ RULES = (
     Rule(
         "lora.rank_invalid",
         "config",
-        _("The highest rank of adapters must be one of some values"),
-        _("The engine takes only certain ranks for adapters (LoRA)."),
+        _("The engine does not take this size of adapters"),
+        _("The highest rank (size) of adapters (LoRA) must be one of a few values, such as 8, 16 or 32."),
         (r"max_lora_rank \((?P<rank>\d+)\) must be one of", r"max_lora_rank.*Input should be"),
         (
             "  Value error, max_lora_rank (7) must be one of (8, 16, 32, 64, 128, 256, 320, 512).",
@@ -113,8 +113,10 @@ RULES = (
     Rule(
         "spec.no_tokens",
         "config",
-        _("It is not said how many tokens the helper model guesses"),
-        _("Guessing ahead needs a number of tokens per step."),
+        _("The settings do not say how many tokens the helper model guesses"),
+        _(
+            "A small helper model guesses the next tokens, and the large one checks them. The number of guesses in one step is missing."
+        ),
         (r"num_speculative_tokens`? was (?:not )?provided",),
         (
             "  Value error, A speculative model was provided, but `num_speculative_tokens` was not provided",

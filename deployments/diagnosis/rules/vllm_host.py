@@ -101,8 +101,10 @@ RULES = (
     Rule(
         "env.ipc_dir",
         "http",
-        _("The processes of the engine cannot talk: no socket can be made in the temporary folder"),
-        _("The folder for temporary files lies on a file system that knows no sockets, or its path is too long."),
+        _("The engine's processes cannot talk to each other through the temporary folder"),
+        _(
+            "They meet in a special file (a socket) there. The disk of that folder takes no such files, or its path is too long."
+        ),
         (
             r"ZMQError: (?:Operation not supported|No such file|Address already in use|File name too long)",
             r"ipc path .* is longer than \d+ characters|AF_UNIX path too long",

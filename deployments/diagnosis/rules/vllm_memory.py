@@ -37,7 +37,7 @@ RULES = (
         "mem.kv_lt_len",
         "kvcache",
         _("One request of full length does not fit into the GPU's memory"),
-        _("The memory left for tokens is smaller than one request of the asked context needs."),
+        _("The memory left for conversations (KV cache) is smaller than one request of the asked length needs."),
         (
             r"max seq len \((?P<length>\d+)\), \(?(?P<need>[\d.]+) Gi?B KV cache is needed.*available KV cache memory "
             r"\((?P<have>[\d.]+) Gi?B\)(?:.*estimated maximum model length is (?P<estimate>\d+))?",
@@ -63,7 +63,7 @@ RULES = (
         "mem.auto_fit",
         "kvcache",
         _("No memory is left for even one token"),
-        _("The weights and the work space take everything that the engine may use."),
+        _("The model's weights and the room to calculate take everything that the engine may use."),
         (r"Cannot auto-fit max_model_len",),
         (
             "ValueError: Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single token.",
@@ -80,7 +80,7 @@ RULES = (
         "mem.kv_none",
         "kvcache",
         _("No memory is left for requests"),
-        _("The weights and the work space take everything that the engine may use."),
+        _("The model's weights and the room to calculate take everything that the engine may use."),
         (r"No available memory for the cache blocks",),
         (
             "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.",
@@ -209,7 +209,9 @@ RULES = (
         "mem.oom_graph",
         "graph",
         _("Recording the GPU's work needed more memory than was left"),
-        _("Everything was loaded; the recorded programs (CUDA graphs) did not fit any more."),
+        _(
+            "Everything was loaded. Then the engine recorded its work for speed (CUDA graphs), and that did not fit any more."
+        ),
         (r"(?:CUDA|HIP) out of memory.*[Cc]aptur", r"[Cc]aptur.*(?:CUDA|HIP) out of memory"),
         (
             "RuntimeError: Capturing graphs failed: CUDA out of memory",
@@ -243,8 +245,10 @@ RULES = (
     Rule(
         "mem.cpu_kv_space",
         "kvcache",
-        _("The memory set aside for tokens does not fit into this machine"),
-        _("On a CPU that memory is a fixed number of gigabytes, and less is free or it is too small."),
+        _("The memory set aside for conversations does not fit into this machine"),
+        _(
+            "On a CPU that memory (KV cache) is a fixed number of gigabytes. Less than that is free, or it is too little for one request."
+        ),
         (
             r"Available memory on node \d+ \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on kv cache allocation is less than",
             r"on kv cache allocation is less than",
@@ -304,7 +308,9 @@ RULES = (
         "load.corrupt_file",
         "load",
         _("A file of the weights is broken"),
-        _("It is cut off or no weights file at all: an unfinished download, or a placeholder of Git LFS."),
+        _(
+            "It is cut off, or no file with weights at all: the download did not finish, or only a placeholder of Git LFS lies there."
+        ),
         (
             r"SafetensorError",
             r"HeaderTooLarge|InvalidHeader|MetadataIncompleteBuffer|HeaderTooSmall",
@@ -369,7 +375,7 @@ RULES = (
     Rule(
         "load.unexpected_key",
         "load",
-        _("The weights have parts that this kind of model does not"),
+        _("The files hold weights that this kind of model does not have"),
         _("The files are of another format or another model, or this version does not know this variant."),
         (
             r"There is no module or parameter named",

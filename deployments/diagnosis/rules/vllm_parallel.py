@@ -8,7 +8,7 @@ RULES = (
         "tp.heads",
         "config",
         _("The model cannot be split over this many GPUs"),
-        _("Its attention heads must divide evenly among the GPUs."),
+        _("Each layer has parallel parts, its attention heads, and their number must divide evenly among the GPUs."),
         (
             r"Total number of attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel size \((?P<tp>\d+)\)",
             r"attention heads .*must be divisible by (?:the )?tensor[ _]parallel",
@@ -89,7 +89,9 @@ RULES = (
         "dp.exceeds_gpus",
         "device",
         _("Too many copies for the GPUs of this machine"),
-        _("Copies times parts is more than the GPUs that are there."),
+        _(
+            "Each copy of the model needs as many GPUs as it has parts, and all copies together need more than there are."
+        ),
         (r"DP adjusted local rank (?P<rank>\d+) is out of bounds",),
         (
             "AssertionError: DP adjusted local rank 1 is out of bounds. ",
@@ -102,7 +104,9 @@ RULES = (
         "tp.exceeds_numa",
         "dist",
         _("The processor has fewer memory nodes than parts asked for"),
-        _("On a CPU each part of the model wants a memory node (NUMA) of its own."),
+        _(
+            "A memory node (NUMA) is memory that belongs to one part of the processor. On a CPU each part of the model wants one of its own."
+        ),
         (
             r"Not enough allowed NUMA nodes to bind threads of (?P<tp>\d+) local CPUWorkers(?:.*?are \[(?P<nodes>[\d, ]*)\])?",
         ),
@@ -221,7 +225,7 @@ RULES = (
         "ray.missing",
         "config",
         _("Ray is not installed"),
-        _("The setting spreads the model by Ray, which is a package of its own."),
+        _("Ray spreads one model over several machines. It is a package of its own, and the settings ask for it."),
         (r"Unable to load Ray|Failed to import Ray|Ray is not (?:installed|initialized)", r"No module named 'ray'"),
         (
             "ValueError: Unable to load Ray which is required for multi-node inference, please install Ray with `pip install ray`.",

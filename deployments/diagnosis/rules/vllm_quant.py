@@ -64,7 +64,9 @@ RULES = (
         "quant.mismatch",
         "config",
         _("The chosen quantisation is not the model's"),
-        _("The model's files are quantised in one way, and the setting names another."),
+        _(
+            "Quantisation keeps the weights in fewer bits. These files were made in one way, and the setting names another."
+        ),
         (
             r"Quantization method specified in the model config \((?P<have>.*?)\) does not match the quantization "
             r"method specified in the `quantization` argument \((?P<asked>.*?)\)",
@@ -83,7 +85,9 @@ RULES = (
         "quant.unknown",
         "config",
         _("This version does not know the quantisation"),
-        _("The method is made for another engine, is too new, or has left this version."),
+        _(
+            "Quantisation keeps the weights in fewer bits. This kind of it is made for another engine, is too new, or was taken out of this version."
+        ),
         (
             r"Unknown quantization method: (?P<value>\S*?)\. Must be one of",
             r"(?:Unknown|Invalid) quantization method",
@@ -109,7 +113,9 @@ RULES = (
         "quant.gpu_capability",
         "config",
         _("This GPU is too old for the quantisation"),
-        _("The method needs a newer generation of GPUs than the one in this machine."),
+        _(
+            "Quantisation keeps the weights in fewer bits. This kind of it needs a newer generation of GPUs than the one in this machine."
+        ),
         (
             r"uantization method (?P<value>\S+) is not supported for the current GPU\. Minimum capability: (?P<need>\d+)",
             r"[Qq]uantization (?:scheme|method).* is not supported for the current GPU",
@@ -125,7 +131,7 @@ RULES = (
         "quant.dtype",
         "config",
         _("The quantisation does not go with the number format"),
-        _("This method calculates in one number format only."),
+        _("Quantisation keeps the weights in fewer bits. This kind of it calculates in one number format only."),
         (
             r"torch\.(?P<have>\w+) is not supported for quantization method (?P<value>\w+)\. Supported dtypes: \[torch\.(?P<want>\w+)",
             r"is not supported for quantization method",
@@ -243,8 +249,8 @@ RULES = (
     Rule(
         "attn.no_backend",
         "device",
-        _("No kind of attention fits these settings"),
-        _("The model's sizes, the number format and the cache format rule out every method on this GPU."),
+        _("No way to calculate attention fits these settings"),
+        _("The model's sizes, the number format and the format of the KV cache rule out every way on this GPU."),
         (r"No valid attention backend (?:found|from)",),
         (
             "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=40)",
@@ -256,8 +262,10 @@ RULES = (
     Rule(
         "attn.backend_unavailable",
         "config",
-        _("The chosen kind of attention is not available"),
-        _("Its name is unknown to this version, or it does not run with this model or GPU."),
+        _("The chosen way to calculate attention is not available"),
+        _(
+            "Attention is how a model looks back at earlier words. This version does not know the chosen way, or it does not run with this model or GPU."
+        ),
         (
             r"Unknown attention backend: '(?P<value>\w+)'",
             r"Selected backend .* is not valid",
@@ -274,8 +282,8 @@ RULES = (
     Rule(
         "attn.fa_ampere",
         "profile",
-        _("This kind of attention needs a newer GPU"),
-        _("FlashAttention runs on GPUs of the Ampere generation or newer."),
+        _("The chosen way to calculate attention needs a newer GPU"),
+        _("FlashAttention runs on GPUs of the Ampere generation (A100, RTX 30) or newer."),
         (
             r"FlashAttention only supports Ampere GPUs or newer",
             r"(?:Error|Exception): Cannot use FA version|FlashAttention-?[23] (?:is only|requires)",
@@ -290,8 +298,10 @@ RULES = (
     Rule(
         "attn.kv_dtype",
         "device",
-        _("The number format of the cache does not go with this attention"),
-        _("The memory for tokens was asked for in a format that this method or GPU does not take."),
+        _("The number format of the KV cache does not go with this GPU or way to calculate"),
+        _(
+            "The KV cache is the memory for conversations. It was asked for in a format that this way to calculate attention, or this GPU, does not take."
+        ),
         (
             r"fp8_e5m2 kv-cache is not supported",
             r"does not support fp8 kv-?\s?cache",

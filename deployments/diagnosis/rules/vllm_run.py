@@ -118,8 +118,8 @@ RULES = (
     Rule(
         "compile.cache",
         "compile",
-        _("The store of built programs is unusable"),
-        _("It is from another version, or two starts wrote it at the same time."),
+        _("The GPU programs kept from an earlier start cannot be used"),
+        _("They are from another version, or two starts wrote them at the same time."),
         (
             r"failed to get the hash of the compiled graph",
             r"torch_compile_cache.*(?:corrupt|EOF|No such)",
@@ -270,7 +270,9 @@ RULES = (
         "run.preempt",
         "serving",
         _("Requests are set back because memory is short"),
-        _("More requests run than the memory for tokens holds, so some start over. It is slow, not broken."),
+        _(
+            "More requests run than the memory for conversations (KV cache) holds, so some start over. It is slow, not broken."
+        ),
         (r"is preempted by",),
         (
             "WARNING 01-01 10:00:00 [scheduler.py:1] Sequence group 12 is preempted by PreemptionMode.RECOMPUTE mode",
@@ -340,7 +342,7 @@ RULES = (
         "run.bug",
         "",
         _("The engine failed with an error of its own"),
-        _("An error that points to the engine's code rather than to a setting."),
+        _("The error points to the engine's own code rather than to a setting."),
         (
             r"view size is not compatible",
             r"got an unexpected keyword argument '\w+'",
@@ -360,7 +362,7 @@ RULES = (
         "run.engine_dead",
         "serving",
         _("The engine's core stopped"),
-        _("The server noticed that its core is gone. Why it went stands further up, if anywhere."),
+        _("The server noticed that its core is gone. Why it stopped stands further up in the log, if anywhere."),
         (
             r"EngineDeadError",
             r"EngineCore encountered (?:a fatal error|an issue)",
@@ -378,7 +380,7 @@ RULES = (
         "run.startup_wrapper",
         "",
         _("The engine's core did not start"),
-        _("The server only reports that its core failed. Why stands further up, if anywhere."),
+        _("The server only reports that its core failed. Why stands further up in the log, if anywhere."),
         (
             r"Engine core initialization failed",
             r"Engine process failed to start",

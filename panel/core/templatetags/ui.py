@@ -132,10 +132,22 @@ def step(
 
 @register.inclusion_tag("ui/log_panel.html")
 def log_panel(
-    id: str, name: Any, url: str, job: Any = "", offset: int = 0, download: str = "", live: bool = True
+    id: str,
+    name: Any,
+    url: str,
+    job: Any = "",
+    offset: int = 0,
+    download: str = "",
+    live: bool = True,
+    root: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The growing log: live.js fetches `url` from byte `offset` on and takes the stream's `log` events of `job`."""
-    return {"id": id, "name": name, "url": url, "job": job, "offset": offset, "download": download, "live": live}
+    """The growing log: live.js fetches `url` from byte `offset` on and takes the stream's `log` events of `job`.
+
+    `root` marks one line of a log that has ended: `line`, `number` of the line at `offset`, `until` which byte the page
+    must have it, and `follows`, lines that only follow from it.
+    """
+    facts = {"id": id, "name": name, "url": url, "job": job, "offset": offset, "download": download, "live": live}
+    return {**facts, "root": root, "follows": " ".join(map(str, (root or {}).get("follows", [])))}
 
 
 @register.simple_tag

@@ -1,0 +1,150 @@
+"""Why one start failed, as its pages show it: cause, proof, certainty, what it was not, what changed, errors alike."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from deployments import failures, failures_read, run_log
+from deployments.contexts_revisions import changes_between
+from deployments.diagnosis.rules import BY_CODE
+from deployments.models import Failure, Run
+from deployments.wording import words
+from panel.audit.wording import NAMES
+from panel.core.numbers import ngroup
+
+CERTAIN, LIKELY = 0.9, 0.8
+
+
+def diagnosis(run: Run, *, may_judge: bool) -> dict[str, Any]:
+    """All that is known of why it failed; empty for a run that did not. A bounded number of queries."""
+    if run.outcome != "failed":
+        return {}
+    params = run.reason.get("params") or {}
+    row = failures_read.of_run(run.pk)
+    known = bool(params.get("cause"))
+    explained = known or run.reason.get("code") not in failures.UNEXPLAINED
+    block = run.error_block or {}
+    return {
+        "run": run,
+        "known": known,
+        "explained": explained,
+        "asks": run.job_id is not None,
+        "code": params.get("cause", ""),
+        "why": _(params["why"]) if params.get("why") else "",
+        "sure": certainty(params) if known else "" if explained else _("Not recognised"),
+        "root": failures.root_of(block),
+        "root_line": block.get("root_line"),
+        "more": len(block.get("lines") or []) > 1,
+        "ruled_out": ruled_out(params),
+        "changed": changed_since(run),
+        "alike": [line(other) for other in failures_read.alike(row)] if row is not None and not explained else [],
+        "seen": seen(row),
+        "class_url": f"{reverse('failures')}?class={params['cause']}" if known else "",
+        **verdict(run, row, may_judge=may_judge),
+    }
+
+
+def certainty(params: Mapping[str, Any]) -> str:
+    """How sure the diagnosis is, in words."""
+    value = float(params.get("confidence") or 0.0)
+    return _("Certain") if value >= CERTAIN else _("Very likely") if value >= LIKELY else _("Likely")
+
+
+def ruled_out(params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What looked like a cause in the log and only follows from it, each with its line."""
+    found = []
+    for code, number in params.get("ruled_out") or []:
+        if code in BY_CODE:
+            found.append({"title": _(BY_CODE[code].title), "line": number})
+    return found
+
+
+def seen(row: Failure | None) -> str:
+    """How often the team met this class, where it was more than this once."""
+    times = failures_read.times_seen(row) if row is not None else 0
+    if times < 2:
+        return ""
+    return _("Your team has met this %(n)s times.") % {"n": ngroup(times)}
+
+
+def changed_since(run: Run) -> dict[str, Any]:
+    """What is different from the last start of this deployment that worked; empty where none did before."""
+    earlier = Run.objects.filter(deployment=run.deployment_id, number__lt=run.number).exclude(ready_at=None)
+    good = earlier.select_related("revision").defer(*failures.HEAVY).order_by("-number").first()
+    if good is None or run.ready_at is not None:
+        return {}
+    items = [] if good.revision_id == run.revision_id else changes_between(good.revision, run.revision)
+    if good.engine_version != run.engine_version:
+        items.append({"name": _("Version"), "before": good.engine_version or "–", "after": run.engine_version or "–"})
+    if good.host_name != run.host_name:
+        items.append({"name": _("Host"), "before": good.host_name or "–", "after": run.host_name or "–"})
+    if _gpus(good) != _gpus(run):
+        items.append({"name": _("GPUs"), "before": _gpus(good), "after": _gpus(run)})
+    return {"good": good, "items_of": items}
+
+
+def _gpus(run: Run) -> str:
+    return " + ".join(map(str, run.placement.get("gpus") or [])) or "–"
+
+
+# --- lines of lists ---------------------------------------------------------------------------------------------------
+
+
+def title_of(code: str) -> str:
+    """The sentence of a class."""
+    if code in ("", failures_read.NOT_RECOGNISED):
+        return _("Not recognised")
+    if code in BY_CODE:
+        return _(BY_CODE[code].title)
+    said = words({"code": code, "params": {}})
+    return said.text if said else code
+
+
+def change_word(change: str) -> str:
+    """What the next start did differently, in words."""
+    if change == failures.SAME:
+        return _("started again unchanged")
+    names = [_name(name) for name in change.split(",") if name]
+    return ", ".join(names) if names else _("other settings")
+
+
+def _name(name: str) -> str:
+    own = {"engine": _("another engine"), "host": _("another host")}
+    leaf = name.removeprefix("restart.").removeprefix("env.")
+    return own.get(name) or str(NAMES.get(name) or NAMES.get(leaf) or leaf)
+
+
+def line(row: Failure) -> dict[str, Any]:
+    """One failure in a list."""
+    return {
+        "row": row,
+        "title": title_of(row.code),
+        "name": row.deployment.name,
+        "number": row.run.number,
+        "url": reverse("run", args=[row.run_id]),
+        "mended": change_word(row.mended_change) if row.mended_by_id else "",
+        "mended_url": reverse("run", args=[row.mended_by_id]) if row.mended_by_id else "",
+        "mended_number": row.mended_by.number if row.mended_by_id and row.mended_by else None,
+    }
+
+
+def verdict(run: Run, row: Failure | None, *, may_judge: bool) -> dict[str, Any]:
+    """The question "Was this right?" and what was answered."""
+    return {"run": run, "failure": row, "may_judge": may_judge, "longest": failures.LONGEST_NOTE}
+
+
+# --- the log around the cause ---------------------------------------------------------------------------------------
+
+
+def log_root(run: Run) -> dict[str, Any]:
+    """How the log panel marks the cause: its line, where the page begins to show the log, lines that follow from it."""
+    block = run.error_block or {}
+    line_number, at = block.get("root_line"), block.get("root_at")
+    if not line_number or run.job_id is None:
+        return {}
+    place = run_log.window(run.job_id, line_number, at) if at is not None else run_log.Window(0, 1)
+    follows = [number for _code, number in (run.reason.get("params") or {}).get("ruled_out") or []]
+    until = at + run_log.NEAR_BYTES if at is not None else None
+    return {"line": line_number, "offset": place.offset, "number": place.number, "until": until, "follows": follows}
