@@ -40,6 +40,6 @@ def test_a_line_without_words_is_like_no_other(line: str) -> None:
 def test_a_hostile_line_costs_little() -> None:
     began = time.process_time()
     for text in ("'" * 100_000, "/a" * 100_000, "#." * 100_000, "0x" * 100_000, "9" * 100_000, "\ud800é" * 1000):
-        assert len(normalised(text)) <= 500
+        assert len(normalised(text)) <= 800  # a text in quotes becomes three signs
         key_of(text)
     assert time.process_time() - began < 0.5
