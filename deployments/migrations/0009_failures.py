@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('deployments', '0007_runs_that_taught'),
+        ('deployments', '0008_serving'),
     ]
 
     operations = [
