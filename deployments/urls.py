@@ -4,7 +4,16 @@ from django.urls import path
 from django.views.decorators.http import require_GET
 from django.views.generic import RedirectView
 
-from deployments import views, views_check, views_failures, views_hosts, views_live, views_paste, views_record, views_serving
+from deployments import (
+    views,
+    views_check,
+    views_failures,
+    views_hosts,
+    views_live,
+    views_paste,
+    views_record,
+    views_serving,
+)
 
 urlpatterns = [
     path("", views.index, name="deployments"),
