@@ -124,5 +124,5 @@ def judge(run: Run, *, right: bool | None, note: str, actor: Any) -> Failure:
     row.save(update_fields=["right", "note", "judged_by", "judged_by_id", "judged_at"])
     target = ("run", str(run.pk), run.deployment.name)
     story = f"deployment:{run.deployment_id}"
-    audit.record("run.judged", target, actor=actor, story=story, before=before, after=after, cause=row.code)
+    audit.record("run.judged", target, actor=actor, story=story, before=before, after=after, reason=row.code)
     return row
