@@ -37,7 +37,7 @@ def diagnosis(run: Run, *, may_judge: bool) -> dict[str, Any]:
         "root": failures.root_of(block),
         "root_line": block.get("root_line"),
         "more": len(block.get("lines") or []) > 1,
-        "ruled_out": ruled_out(params),
+        "ruled_out": ruled_out(run),
         "changed": changed_since(run),
         "alike": [line(other) for other in failures_read.alike(row)] if row is not None and not explained else [],
         "seen": seen(row),
@@ -52,13 +52,10 @@ def certainty(params: Mapping[str, Any]) -> str:
     return _("Certain") if value >= CERTAIN else _("Very likely") if value >= LIKELY else _("Likely")
 
 
-def ruled_out(params: Mapping[str, Any]) -> list[dict[str, Any]]:
+def ruled_out(run: Run) -> list[dict[str, Any]]:
     """What looked like a cause in the log and only follows from it, each with its line."""
-    found = []
-    for code, number in params.get("ruled_out") or []:
-        if code in BY_CODE:
-            found.append({"title": _(BY_CODE[code].title), "line": number})
-    return found
+    known = [each for each in run.diagnosis.get("ruled_out") or [] if each.get("class") in BY_CODE]
+    return [{"title": _(BY_CODE[each["class"]].title), "line": each.get("line")} for each in known]
 
 
 def seen(row: Failure | None) -> str:
@@ -145,6 +142,6 @@ def log_root(run: Run) -> dict[str, Any]:
     if not line_number or run.job_id is None:
         return {}
     place = run_log.window(run.job_id, line_number, at) if at is not None else run_log.Window(0, 1)
-    follows = [number for _code, number in (run.reason.get("params") or {}).get("ruled_out") or []]
+    follows = [each["line"] for each in ruled_out(run)]
     until = at + run_log.NEAR_BYTES if at is not None else None
     return {"line": line_number, "offset": place.offset, "number": place.number, "until": until, "follows": follows}

@@ -28,7 +28,8 @@ def failed_start(row: Deployment, copy: Copy, log: bytes, **values: object) -> R
     ending = explain(log=log, exit_code=1)
     run = start(
         row, copy, log=log, job_state="ended", ended_at=timezone.now(), outcome="failed", exit_code=1,
-        reason=ending.reason, phases=phases("profile", timezone.now().timestamp() - 100), **values,
+        reason=ending.reason, diagnosis=ending.diagnosis,
+        phases=phases("profile", timezone.now().timestamp() - 100), **values,
     )  # fmt: skip
     run_log.place(ending.error_block, run_log.newest(run.job_id, 4 << 20))
     Run.objects.filter(pk=run.pk).update(error_block=ending.error_block)

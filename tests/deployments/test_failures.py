@@ -63,7 +63,7 @@ def fail(row: Deployment, copy: Copy, log: bytes = CRASH, **values: Any) -> Run:
     now = timezone.now()
     run = builders.make_run(
         row, copy, job_state="ended", log=log, outcome="failed", exit_code=1, ended_at=now, reason=ending.reason,
-        error_block=ending.error_block, **values,
+        error_block=ending.error_block, diagnosis=ending.diagnosis, **values,
     )  # fmt: skip
     failures.keep(run, ending.reason, ending.error_block)
     row.reason = ending.reason
@@ -118,7 +118,7 @@ def test_the_loop_keeps_what_failed(copy: Copy) -> None:
     )  # fmt: skip
     assert kept.host_name == "quay" and kept.model_name == run.model_name and kept.phase == "config"
     assert run.error_block["root_at"] == LENGTH.index(b"ValueError")
-    assert ["run.startup_wrapper", 3] in run.reason["params"]["ruled_out"]
+    assert {"class": "run.startup_wrapper", "line": 3} in run.diagnosis["ruled_out"]
 
 
 def test_lines_of_a_log_that_lost_its_middle_are_those_of_the_download(copy: Copy, monkeypatch: Any) -> None:

@@ -23,7 +23,7 @@ ON CONFLICT DO NOTHING
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("deployments", "0009_failures"),
+        ("deployments", "0010_failures"),
     ]
 
     operations = [

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('deployments', '0008_serving'),
+        ('deployments', '0009_fixes'),
     ]
 
     operations = [
