@@ -66,6 +66,7 @@ NAMES: dict[str, Any] = {
     "host": _("Host"),
     "version": _("Version"),
     "reason": _("Cause"),
+    "right": _("Right"),
     "scope": _("It may"),
     "made": _("Made"),
 }

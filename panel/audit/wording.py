@@ -35,7 +35,15 @@ KINDS = {
     ),
     "settings": Kind(
         _("Settings changed"),
-        ("deployment.created", "deployment.edited", "deployment.checked", "deployment.questions", "deployment.deleted"),
+        (
+            "deployment.created",
+            "deployment.edited",
+            "deployment.checked",
+            "deployment.questions",
+            "deployment.deleted",
+            "deployment.fixed",
+            "deployment.mended",
+        ),
     ),
     "models": Kind(_("Models"), ("model", "root.", "artifact.", "download.", "conversion.")),
     "hosts": Kind(_("Hosts"), ("host", "runtime", "job.")),
