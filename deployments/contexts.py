@@ -4,14 +4,12 @@ import datetime as dt
 from typing import Any
 
 from django.conf import settings
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from deployments import contexts_failed, contexts_fixes, describing, queries, remedies, stalls
-from deployments.contexts_convert import conversions
 from deployments.contexts_measured import came_of, compared, note_of
 from deployments.contexts_revisions import revisions
 from deployments.contexts_run import (
@@ -27,13 +25,13 @@ from deployments.contexts_run import (
     step_name,
     steps,
 )
+from deployments.contexts_ways import ways
 from deployments.models import Deployment, Run
 from deployments.serving.contexts import findings_of, numbers
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
 from deployments.steps import HOST_RESTARTED
-from deployments.wording import FIXED_WHERE, STEP_NOTES, STEP_NOTES_CPU, person, words
-from deployments.wording import fixes as fixes_said
+from deployments.wording import STEP_NOTES, STEP_NOTES_CPU, person, words
 from panel.accounts.forms import TokenForm
 from panel.core.numbers import approx, duration, gib, ngroup
 from panel.core.wording import Words
@@ -299,75 +297,6 @@ def _retry(row: Deployment) -> dict[str, str] | None:
     text = _("Berth starts it again by itself in %(time)s (attempt %(n)s of %(most)s).")
     spec = DeploymentSpec.model_validate(row.revision.spec)
     return {"text": text % {"time": duration(left), "n": row.attempts + 1, "most": spec.restart.max_attempts}}
-
-
-def ways(row: Deployment, fixes: list[dict[str, Any]] | None = None) -> list[dict[str, str]]:
-    """The other ways out of a failure: the conversion of the file, the settings, the same again, the record.
-
-    Without fixes that fit now, what the diagnosis said when it ended.
-    """
-    spec = DeploymentSpec.model_validate(row.revision.spec)
-    found = [
-        {
-            "title": _("Change the settings"),
-            "text": _("A new revision is made and this one is kept."),
-            "url": reverse("deployment-edit", args=[row.pk]),
-            "label": _("Open the settings"),
-        },
-        {
-            "title": _("Start again unchanged"),
-            "text": _("Helps when the cause was outside, such as a full disk or a busy GPU."),
-            "post": reverse("deployment-start", args=[row.pk]),
-            "label": _("Start again"),
-        },
-    ]
-    if row.run is not None and row.run.outcome == "failed" and row.run.job_id:
-        found.append(
-            {
-                "title": _("Start again with more detail"),
-                "text": _(
-                    "The engine writes all it can into the log of this one start. The settings stay as they are."
-                ),
-                "post": reverse("deployment-start-in-detail", args=[row.pk]),
-                "label": _("Start with more detail"),
-            }
-        )
-    if row.attempts >= spec.restart.max_attempts:
-        gave_up = _("Berth tried %(n)s times and stopped trying.") % {"n": row.attempts}
-        found[1]["text"] = f"{gave_up} {found[1]['text']}"
-    if row.run_id:
-        found.append(
-            {
-                "title": _("Look at the whole record"),
-                "text": _("Command, environment, versions, times and the log of this start."),
-                "url": reverse("run", args=[row.run_id]),
-                "label": _("Open the record"),
-            }
-        )
-    said = [] if fixes else map(_proposed, fixes_said(row.reason))
-    return [*said, *_to_convert(row, spec), *found]
-
-
-def _to_convert(row: Deployment, spec: DeploymentSpec) -> list[dict[str, str]]:
-    """The same ways that the plan offers where no engine can take the GGUF file."""
-    text = _(
-        "The weights are unpacked into a copy that every vLLM can calculate with, also on a CPU. The GGUF file stays."
-    )
-    title = _("Convert it to a Hugging Face folder")
-    return [
-        {
-            "title": f"{title} ({one['size']})" if one["size"] else title,
-            "text": text,
-            "url": one["url"],
-            "label": _("Convert on %(host)s") % {"host": one["host"]},
-        }
-        for one in conversions(row.reason, spec.artifact_id, spec.host_id)
-    ]
-
-
-def _proposed(fix: tuple[str, str, str]) -> dict[str, str]:
-    kind, text, command = fix
-    return {"title": text, "text": str(FIXED_WHERE.get(kind, "")), "command": command}
 
 
 def _proof(run: Run) -> str:

@@ -32,7 +32,9 @@ def of(run: Run, status: dict[str, Any]) -> Evidence:
     return Evidence(
         options=options_of(run, status),
         last_good=options_of(last, last.job.status if last.job else {}) if last is not None else None,
-        gpus=len(cards) or None,
+        gpus=len(cards),
+        numa_nodes=1 if not run.placement.get("gpu_uuids") else None,  # one process there serves on all of them
+        format=str(facts.get("format") or ""),
         gpu_total_gib=_least(card.total_mib for card in _own(run, cards)),
         gpu_free_gib=_least(item["free_mib"] for item in run.placement.get("before", {}).get("gpus", [])),
         host_free_gib=_gib(host.facts.get("ram_available_mib")) if host is not None else None,

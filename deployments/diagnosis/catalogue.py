@@ -45,6 +45,30 @@ one whose time is over while it stands still failed as `start.hung`.
 A rule names its class, patterns, phase, texts, fixes, at least two examples and one near miss. To add one, add it to
 the file of its engine and family, run the command above and translate its texts (`make messages`). In the tables, a
 phase of "–" means that the log tells it; options in `code` get a number from the log, the host and the run's settings.
+
+## From a class to a click
+
+What the panel knows counts beside the log (`deployments/evidence.py`): the settings of the last start that was ready,
+memory of the GPUs and the machine before and after with strangers by name, how many processes the kernel ended for lack
+of memory while it ran, and who listened on its port (both told by the agent; an older one tells nothing). It is kept in
+`Run.diagnosis` with every offer of the class.
+
+When someone looks at the failure, offers become fixes (`deployments/mending/`, pure): a patch of the spec, the same
+again, an engine, a package, a repair of the model's files, a permission, something to stop, or a command for the host.
+An offer that this spec or host cannot use gives none. What the planner or the engine's adapter refused before a start
+has fixes too. They are ranked by how often they help, less what they cost; one that needs no walk comes first.
+`deployments/remedies.py` then tries each patch by the planner, as it is now: it is shown where a start would take it,
+with the planner's own number where only that fits. Nothing of this is kept, since engines, memory and files change.
+A look reads the fleet once and tries at most eight patches, however many were proposed.
+
+A click (`POST /deployments/ID/fixes/KEY`, in the API, `manage.py fix NAME first`) makes a revision that differs
+by this fix alone and says so (`Revision.why`), and starts it. It is refused with a sentence where the settings were
+changed since, where it is being started already, or where the fix is not offered any more. Each start names the failed
+one before it (`Run.parent`), and the page tells the chain: what was changed, and how it went.
+
+`fix_once` in a spec (off; “When a start fails” in the form) lets Berth apply the first fix itself, once until it is
+ready again, where the class is in `deployments/mending/safe.py` and the fix changes only an option that is named there
+(or nothing). It is recorded as Berth's own act, with who switched it on.
 """
 
 COLUMNS = "| class | phase | versions | what it means | what helps |\n|---|---|---|---|---|\n"

@@ -13,6 +13,7 @@ from typing import Any
 
 from deployments.diagnosis.fixes import RENAMED
 from deployments.diagnosis.result import Offer
+from deployments.diagnosis.rules import BY_CODE
 from deployments.engines import denied
 from deployments.mending import edits
 from deployments.mending.around import Around, Effect, Fix, Holder
@@ -33,6 +34,7 @@ SAME_VALUE = ("max_model_len", "gpu_memory_utilization", "tensor_parallel_size",
 KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 PACKAGE = re.compile(r"(?:(?:--upgrade|--force-reinstall) )?[A-Za-z0-9][\w.<>=\[\], -]{0,100}")
 MOST_HOLDERS = 2
+AGAIN = 45  # how often the same start goes well the next time, where it may
 ANOTHER_ENGINE = "Try another engine."  # Berth starts one kind
 
 
@@ -42,6 +44,8 @@ def fixes_of(code: str, offers: Iterable[Offer], spec: DeploymentSpec, around: A
     for offer in offers:
         found += _TURN.get(offer.kind, _nothing)(offer, spec, around)
     found += _of_class(code, spec, around)
+    if code in BY_CODE and BY_CODE[code].curable and not any(fix.kind == "again" for fix in found):
+        found.append(Fix("again", "fix.again", chance=AGAIN))
     return ranked(found)
 
 
@@ -93,6 +97,9 @@ def _set(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
         now = edits.value_of(spec, name)
         if to is None or (isinstance(now, int) and now <= to):
             return _settings(offer, name)
+    now = edits.value_of(spec, name)
+    if name == "max_model_len" and not back and isinstance(now, int) and isinstance(to, int) and to >= now:
+        return []  # the log is of a longer one: a longer conversation never helps
     return patch_fix(spec, name, edits.with_option(spec, name, to), to, chance=offer.chance, cost=offer.cost,
                      before=offer.before, back=back)  # fmt: skip
 
@@ -327,6 +334,7 @@ def _of_class(code: str, spec: DeploymentSpec, around: Around) -> list[Fix]:
         if was >= 2:
             return patch_fix(spec, "kv_cache_gib", {"kv_cache_gib": was // 2}, was // 2, chance=78, cost="context",
                              before=was)  # fmt: skip
+        return [Fix("again", "fix.again", chance=AGAIN)]
     if code in ("arch.unsupported", "arch.transformers_old", "arch.none") and around.own_code:
         return [Fix("permission", "fix.code", link="code", target=around.model, chance=60, cost="safety")]
     return []

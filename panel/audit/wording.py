@@ -31,7 +31,15 @@ class Kind:
 KINDS = {
     "runs": Kind(
         _("Starts and stops"),
-        ("run.", "deployment.started", "deployment.stopped", "deployment.restarted", "deployments.operate"),
+        (
+            "run.",
+            "deployment.started",
+            "deployment.stopped",
+            "deployment.restarted",
+            "deployment.fixed",
+            "deployment.mended",
+            "deployments.operate",
+        ),
     ),
     "settings": Kind(
         _("Settings changed"),

@@ -13,6 +13,7 @@ from tests.browser.deployment_rows import (
     CHINESE_MODEL,
     LONG,
     LONG_MODEL,
+    TRACE,
     cpu_shelf,
     earlier,
     end_badly,
@@ -138,7 +139,29 @@ def failed() -> str:
 @case("deployment-failed-recognised", role="operator")
 def failed_recognised() -> str:
     row, copy = gpu_deployment("failed")
-    end_badly(row, copy, explain(log=(CORPUS / "015.log").read_bytes(), exit_code=1).reason, exit_code=1)
+    ending = explain(log=(CORPUS / "015.log").read_bytes(), exit_code=1)
+    end_badly(row, copy, ending.reason, exit_code=1, diagnosis=ending.diagnosis)
+    return page_of(row)
+
+
+@case("deployment-failed-again", role="operator")
+def failed_again() -> str:
+    """The third attempt, after a fix by a click and one by Berth itself."""
+    row, copy = gpu_deployment("failed")
+    row.revision.spec["options"] = {"max_model_len": 131_072}
+    row.revision.save()
+    ending = explain(log="\n".join(TRACE).encode(), exit_code=1)
+    run = end_badly(row, copy, ending.reason, exit_code=1, diagnosis=ending.diagnosis)
+    for number, (to, more) in enumerate(((77_168, {}), (65_536, {"by_itself": True, "switched_on_by": "maria"})), 2):
+        why = {
+            "fix": "fix.context_down",
+            "params": {"name": "max_model_len", "to": to},
+            "class": "mem.kv_lt_len",
+        } | more
+        spec = {**row.revision.spec, "options": {"max_model_len": to}}
+        row.revision = row.revisions.create(number=number, spec=spec, created_by="maria", why=why)
+        row.save()
+        run = end_badly(row, copy, ending.reason, exit_code=1, diagnosis=ending.diagnosis, parent=run)
     return page_of(row)
 
 
