@@ -11,6 +11,7 @@ from panel.fleet.models import Gpu, Host, Runtime
 from tests.browser.cases import case
 from tests.deployments import builders
 from tests.models_catalog.builders import gguf_bytes, hf_cache, hf_folder
+from tests.models_catalog.estimate.builders import facts
 
 
 def _shelf() -> None:
@@ -123,6 +124,33 @@ def models_nothing_matches() -> str:
 @case("model")
 def model() -> str:
     return _page_of("SmolLM2-135M-Instruct")
+
+
+@case("model-fits", role="operator")
+def model_fits() -> str:
+    """A model with a shape, and hosts of many kinds: cards that are too small or too old, pairs, a machine without any."""
+    host = builders.make_host("atlas")
+    kinds = [("NVIDIA L40S", 46_068, "8.9")] * 2 + [
+        ("NVIDIA H100 80GB HBM3", 81_559, "9.0"),
+        ("Tesla T4", 15_360, "7.5"),
+    ]
+    for index, (name, total, able) in enumerate([*kinds, ("Tesla P40", 24_576, "6.1")]):
+        measured = {"compute_capability": able}
+        Gpu.objects.create(
+            host=host, uuid=f"G{index}", index=index, name=name, total_mib=total, used_mib=500, measured=measured
+        )
+    for name in ("borealis", "desk", "a-host-with-a-long-name"):
+        builders.make_host(name)
+    copy = builders.make_copy(host, "Qwen3-8B")
+    shape = facts("Qwen--Qwen3-8B", max_position_embeddings=131_072)
+    copy.artifact.facts = {**shape.to_dict(), "weight_bytes": 16_381_516_776}
+    copy.artifact.save()
+    return f"/models/{copy.artifact.model_id}/"
+
+
+@case("model-elsewhere", role="viewer")
+def model_elsewhere() -> str:
+    return f"{model_fits()}elsewhere"
 
 
 @case("model-unusable", role="operator")
