@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from models_catalog.conversions.contexts import offer
 from models_catalog.models import Copy
-from models_catalog.sidecars.contexts import offer
 
 CONVERT = ("gguf.no_cpu_kernels", "gguf.plugin_missing")
 MOST = 5

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from deployments.codes import CODES
 from deployments.states import State
 from models_catalog import wording as catalog
-from models_catalog.sidecars import wording as sidecars
+from models_catalog.conversions import wording as conversions
 from panel.core.numbers import duration, gib
 from panel.core.wording import Words, fill, said
 
@@ -135,7 +135,7 @@ def words(reason: Mapping[str, Any] | None) -> Words | None:
     if reason["code"] in catalog.FILES:
         return catalog.of_file(reason)
     if str(reason["code"]).startswith("sidecar."):
-        return sidecars.failure(reason)
+        return conversions.failure(reason)
     params = reason.get("params") or {}
     found = said(CODES, _named(reason, params))
     if params.get("title"):  # the diagnosis knows why; how it ended is said after that

@@ -10,8 +10,8 @@ class ModelsCatalogConfig(AppConfig):
             events,  # noqa: F401  (connects the receivers)
             repairs,
         )
+        from models_catalog.conversions import events as conversions  # noqa: F401
         from models_catalog.downloads import events as downloads  # noqa: F401
         from models_catalog.downloads import origins, services
-        from models_catalog.sidecars import events as sidecars  # noqa: F401
 
         repairs.register(origins.known, services.repair, origins.running)

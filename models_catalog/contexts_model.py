@@ -9,12 +9,12 @@ from django.utils.translation import ngettext
 from models_catalog import deleting, queries, repairs, serving, shelf, uses, wording
 from models_catalog.chat import Tried, render, thinks
 from models_catalog.contexts import Form, amount, forms_of, kind
+from models_catalog.conversions.contexts import ways
 from models_catalog.deleting import Outlook
 from models_catalog.downloads import hubs
 from models_catalog.facts import ModelFacts
 from models_catalog.models import Artifact, CatalogModel, Copy
 from models_catalog.repairs import Offer
-from models_catalog.sidecars.contexts import ways
 from panel.core.numbers import ngroup, size
 from panel.fleet.models import Runtime
 from panel.fleet.wording import engine as engine_name

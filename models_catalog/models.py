@@ -123,5 +123,5 @@ class ScannedRoot(TimeStamped):
         return f"{self.host}:{self.path}"
 
 
+from models_catalog.conversions.models import Conversion  # noqa: E402, F401
 from models_catalog.downloads.models import Download, HubAccess  # noqa: E402, F401  (Django finds rows here)
-from models_catalog.sidecars.models import Conversion  # noqa: E402, F401

@@ -3,8 +3,8 @@
 import time
 
 from models_catalog import code_at_start, deleting, events, fits, services
+from models_catalog.conversions import outcomes as conversions
 from models_catalog.downloads import outcomes as downloads
-from models_catalog.sidecars import outcomes as conversions
 
 _swept = float("-inf")
 

@@ -4,8 +4,8 @@ import logging
 
 from celery import shared_task
 
+from models_catalog.conversions import tasks as converting  # noqa: F401
 from models_catalog.downloads import tasks as downloads  # noqa: F401  (Celery finds a room's tasks here)
-from models_catalog.sidecars import tasks as sidecars  # noqa: F401
 
 log = logging.getLogger(__name__)
 
@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 @shared_task(name="models_catalog.tasks.take_scan")
 def take_scan(job_id: str) -> None:
     from models_catalog import code_at_start, deleting, events, services
+    from models_catalog.conversions import outcomes as conversions
     from models_catalog.downloads import origins
-    from models_catalog.sidecars import outcomes as conversions
     from panel.fleet.models import Job
 
     job = Job.objects.select_related("host").filter(pk=job_id).first()

@@ -3,11 +3,11 @@
 from django.urls import include, path
 
 from models_catalog import views, views_model
-from models_catalog.sidecars import views as conversions
+from models_catalog.conversions import views as conversions
 
 urlpatterns = [
     path("models/downloads/", include("models_catalog.downloads.urls")),
-    path("models/conversions/", include("models_catalog.sidecars.urls")),
+    path("models/conversions/", include("models_catalog.conversions.urls")),
     path("models/", views.index, name="models"),
     path("models/live", views.catalog_live, name="models-live"),
     path("models/scan", views.scan, name="models-scan"),

@@ -22,8 +22,8 @@ from deployments.api_paste import router as pasting
 from deployments.api_record import router as records
 from deployments.api_runs import router as runs
 from models_catalog.api_estimate import router as models_catalog
+from models_catalog.conversions.api import router as conversions
 from models_catalog.downloads.api import router as downloads
-from models_catalog.sidecars.api import router as conversions
 from panel.accounts.api import router as accounts
 from panel.accounts.api_people import router as people
 from panel.accounts.api_secrets import router as secrets

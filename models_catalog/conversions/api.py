@@ -11,8 +11,8 @@ from django.utils.translation import gettext_noop as _
 from ninja import Field, Query, Router, Schema, Status
 
 from models_catalog import queries as models
-from models_catalog.sidecars import contexts, queries, services, wording
-from models_catalog.sidecars.models import Conversion
+from models_catalog.conversions import contexts, queries, services, wording
+from models_catalog.conversions.models import Conversion
 from panel.core.api import Page, Paging, Reason, Token, answers, page_of
 from panel.core.errors import Invalid, NotFound
 from panel.core.idempotency import key_header, once

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
-from models_catalog.sidecars.models import State
+from models_catalog.conversions.models import State
 from panel.core.wording import Pair, Words, said
 
 # state → (badge kind of the design system, word)

@@ -10,11 +10,11 @@ from typing import Any
 from django.db import transaction
 from django.utils.translation import gettext_lazy as _
 
+from models_catalog.conversions import events, wording
+from models_catalog.conversions.models import ACTIVE, Conversion, State
 from models_catalog.downloads import places
 from models_catalog.downloads.services import Forbidden
 from models_catalog.models import Artifact, Copy
-from models_catalog.sidecars import events, wording
-from models_catalog.sidecars.models import ACTIVE, Conversion, State
 from panel import audit
 from panel.accounts.access import require
 from panel.accounts.actor import name_of

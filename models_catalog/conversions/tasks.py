@@ -3,8 +3,8 @@
 from celery import shared_task
 
 
-@shared_task(name="models_catalog.sidecars.tasks.take_conversion")
+@shared_task(name="models_catalog.conversions.tasks.take_conversion")
 def take_conversion(job_id: str) -> None:
-    from models_catalog.sidecars import outcomes
+    from models_catalog.conversions import outcomes
 
     outcomes.take(job_id)

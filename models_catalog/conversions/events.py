@@ -8,7 +8,7 @@ from django.db import transaction
 from django.dispatch import receiver
 
 from models_catalog import events as catalog
-from models_catalog.sidecars.models import Conversion
+from models_catalog.conversions.models import Conversion
 from panel.core import queue, sse
 from panel.fleet import signals
 
@@ -23,7 +23,7 @@ def announce(row: Conversion) -> None:
         transaction.on_commit(partial(sse.publish, name, "changed", {}), robust=True)
 
 
-@receiver(signals.job_changed, dispatch_uid="models_catalog.sidecars.job_changed")
+@receiver(signals.job_changed, dispatch_uid="models_catalog.conversions.job_changed")
 def handle_job_changed(sender: Any, job_id: uuid.UUID, kind: str, state: str, log_grew: bool = False, **_: Any) -> None:
     """Only nudges: the task writes. Progress is read from the job."""
     if kind != "convert" or log_grew:
@@ -33,4 +33,4 @@ def handle_job_changed(sender: Any, job_id: uuid.UUID, kind: str, state: str, lo
 
 def send(job_id: str) -> None:
     """Have what a job tells written."""
-    queue.send("models_catalog.sidecars.tasks.take_conversion", job_id)
+    queue.send("models_catalog.conversions.tasks.take_conversion", job_id)

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from models_catalog.sidecars import views
+from models_catalog.conversions import views
 
 urlpatterns = [
     path("<uuid:conversion_id>/", views.conversion, name="conversion"),

@@ -7,9 +7,9 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from models_catalog.conversions import events
+from models_catalog.conversions.models import ACTIVE, Conversion, State
 from models_catalog.models import CatalogModel, Copy
-from models_catalog.sidecars import events
-from models_catalog.sidecars.models import ACTIVE, Conversion, State
 from panel import audit
 from panel.fleet import followed, wire
 from panel.fleet import services as fleet

@@ -8,8 +8,8 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from models_catalog import events as catalog
 from models_catalog import queries as models
-from models_catalog.sidecars import contexts, events, queries, services
-from models_catalog.sidecars.forms import ConvertForm
+from models_catalog.conversions import contexts, events, queries, services
+from models_catalog.conversions.forms import ConvertForm
 from panel.accounts.access import can
 from panel.accounts.guard import right
 from panel.core import sse
@@ -17,7 +17,7 @@ from panel.core.errors import Conflict, Invalid, NotFound
 from panel.core.pages import form_again, go, page, put_errors
 from panel.fleet import live, log_answers
 
-ASK = "models_catalog/sidecars/ask.html"
+ASK = "models_catalog/conversions/ask.html"
 
 
 @require_http_methods(["GET", "POST"])
@@ -56,7 +56,7 @@ def conversion(request: HttpRequest, conversion_id: uuid.UUID) -> HttpResponse:
         return go(request, reverse("conversion", args=[row.pk]))
     context = contexts.page(row, may=can(request.actor, services.RIGHT))
     context |= {"may_deploy": can(request.actor, "deployments.create")}
-    return page(request, "models_catalog/sidecars/one.html", context, parts=["live", "next"])
+    return page(request, "models_catalog/conversions/one.html", context, parts=["live", "next"])
 
 
 @require_GET

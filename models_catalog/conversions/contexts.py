@@ -7,9 +7,9 @@ from urllib.parse import urlencode
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from models_catalog.conversions import queries, services, wording
+from models_catalog.conversions.models import ACTIVE, Conversion, State
 from models_catalog.models import Artifact, Copy
-from models_catalog.sidecars import queries, services, wording
-from models_catalog.sidecars.models import ACTIVE, Conversion, State
 from panel.core.numbers import approx, gib, size
 from panel.fleet.models import Runtime
 from panel.fleet.runtimes import packages, sources

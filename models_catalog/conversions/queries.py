@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from django.db.models import QuerySet
 
+from models_catalog.conversions.models import Conversion, State
 from models_catalog.models import Copy
-from models_catalog.sidecars.models import Conversion, State
 from panel.core.errors import NotFound
 from panel.fleet import samples
 

@@ -7,9 +7,9 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from models_catalog.conversions import outcomes, services, wording
+from models_catalog.conversions.services import Wish
 from models_catalog.models import CatalogModel, Conversion, Copy
-from models_catalog.sidecars import outcomes, services, wording
-from models_catalog.sidecars.services import Wish
 from panel.accounts.models import User
 from panel.audit.models import Event
 from panel.core.errors import Conflict, Denied, Invalid
@@ -28,7 +28,7 @@ WISH = Wish("float16", "/models", "tiny-float16")
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("panel.core.sse.publish", lambda *args, **kwargs: True)
-    monkeypatch.setattr("models_catalog.sidecars.events.send", lambda job_id: None)
+    monkeypatch.setattr("models_catalog.conversions.events.send", lambda job_id: None)
 
 
 def person(role: str) -> User:
