@@ -5,14 +5,17 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from deployments import contexts_effects
 from deployments.placement import GpuView
 from deployments.planner import Outlook
 from deployments.planner.moving import held_mib, stage_of
 from deployments.preflight import Check
 from deployments.spec import DeploymentSpec
 from models_catalog.estimate import Amount, Plan, Rank
+from panel.core.numbers import gib, ngroup
 
 KINDS = "xwagokr"
+LEAST_TOLD_MIB, MOST_TOLD = 256, 4  # a desktop's few MiB are not worth a word
 
 
 def _names() -> dict[str, tuple[str, str]]:
@@ -111,6 +114,31 @@ def _table(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def shared(around: Outlook | None) -> dict[str, str]:
+    """What else lies on the GPUs of the place, and what would fit without it; empty where nothing does."""
+    spot = around.spot if around is not None else None
+    held = [text for gpu in (spot.gpus if spot is not None else ()) if (text := _holders(gpu))]
+    if around is None or spot is None or not held:
+        return {}
+    now, alone = spot.fit.people, around.alone
+    more = ""
+    if now is not None and alone is not None and int(alone.value or 0) > int(now.value or 0):
+        more = _("Without that there would be room for about %(n)s.") % {"n": ngroup(alone.value)}
+    return {"title": _("Something else is there too"), "text": " ".join(held), "more": more}
+
+
+def _holders(gpu: GpuView) -> str:
+    """ "GPU 1: support-chat holds 20.0 GiB; python3, which is not Berth's, holds 9.8 GiB."."""
+    ours = [_("%(name)s holds %(size)s") % {"name": claim.name, "size": gib(claim.mib)} for claim in gpu.claims]
+    strange = [
+        _("%(name)s, which is not Berth's, holds %(size)s")
+        % {"name": user.name or user.pid, "size": gib(user.used_mib)}
+        for user in gpu.others
+        if (user.used_mib or 0) >= LEAST_TOLD_MIB
+    ]
+    return f"GPU {gpu.index}: {'; '.join([*ours, *strange][:MOST_TOLD])}." if ours or strange else ""
+
+
 def doubt(amount: Amount) -> str:
     """ "± 0.5 GiB", nothing where it is exact."""
     if amount.value is None or amount.low is None or amount.value - amount.low < 0.05:
@@ -128,5 +156,6 @@ def _live(around: Outlook, found: list[dict[str, Any]]) -> str:
         "most": most.value if most is not None else None,
         "limit": around.model_longest,
         "names": {kind: name for kind, (name, _text) in _names().items()},
+        "effects": contexts_effects.texts(around),
     }
     return json.dumps(numbers)

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +10,9 @@ from django.core.exceptions import ValidationError
 from django.http import QueryDict
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
-from deployments import contexts_bar, expert, queries, run_secrets
+from deployments import contexts_bar, contexts_choice, expert, preflight, queries, run_secrets
 from deployments.contexts import candidates, changes
 from deployments.contexts_convert import conversions
 from deployments.contexts_measured import corrected_by
@@ -22,21 +23,16 @@ from deployments.measured import launches_of
 from deployments.models import Deployment
 from deployments.planner.asked import asked_of
 from deployments.preflight import Check, named, runtime_facts
-from deployments.spec import NAME, DeploymentSpec
+from deployments.spec import DeploymentSpec
 from deployments.wording import words
-from models_catalog import queries as catalog
-from models_catalog.contexts import fits_word
+from models_catalog.contexts import short_name
 from models_catalog.estimate import Amount
-from models_catalog.models import Artifact, Copy
-from models_catalog.serving import obstacles
-from models_catalog.shelf import may_deploy
-from models_catalog.wording import of_serving
+from models_catalog.models import Artifact
 from panel.core.errors import Invalid
-from panel.core.numbers import approx, gib, ngroup, size
+from panel.core.numbers import approx, duration, gib, ngroup
 from panel.fleet.models import Gpu, Host, Runtime
 from panel.fleet.wording import engine
 
-STILL_OPEN = ("no_engine", "gguf_needs_plugin")  # the plan says what can be done
 LINKED = ("host", "device", "gpu_count", "max_model_len", "people")  # what an address may fill in
 EXPERT = (
     "host",
@@ -54,15 +50,21 @@ EXPERT = (
 )
 
 
-def form(deploy: DeploymentForm, row: Deployment | None, actor: Any) -> dict[str, Any]:
-    chosen = str(deploy["artifact"].value() or "")
+def form(deploy: DeploymentForm, row: Deployment | None, actor: Any, *, suggests: bool = False) -> dict[str, Any]:
+    """`suggests`: where no model is chosen, the best one is, since the page then shows a plan at once."""
+    sent = deploy.data.get("artifact") if deploy.is_bound else deploy.initial.get("artifact")
+    models = contexts_choice.choices(str(sent or ""), actor)
+    if suggests and not sent and (best := contexts_choice.best(models)):
+        best["chosen"] = True
+        deploy.initial |= contexts_choice.suggestion(best["artifact"])
     expert_errors = any(name in deploy.errors for name in EXPERT) if deploy.is_bound else False
     return {
         "section": "deployments",
         "form": deploy,
         "d": row,
         "title": _("Settings of %(name)s") % {"name": row.name} if row else _("Deploy a model"),
-        "models": _choices(chosen, actor),
+        "models": models,
+        "few": contexts_choice.FEW,
         "hosts": list(Host.objects.only("pk", "name")),
         "runtimes": _runtimes(str(deploy["runtime"].value() or "")),
         "chosen_gpus": deploy["gpus"].value() or [],
@@ -103,42 +105,6 @@ def _runtimes(chosen: str) -> list[dict[str, Any]]:
     ]
 
 
-def _choices(chosen: str, actor: Any) -> list[dict[str, Any]]:
-    """Every model that lies on a host, by name; those that cannot be deployed come last and say why."""
-    engines = catalog.engines()
-    taken = names_taken()
-    found = [_choice(artifact, copies, engines, chosen) for artifact, copies in queries.deployable()]
-    for choice in found:
-        if not may_deploy(choice["artifact"].model, actor):
-            choice |= {
-                "problem": _("It is not approved; people who can deploy may only use approved models here."),
-                "closed": True,
-            }
-    for choice in found:  # what the page fills in when the model is chosen
-        artifact = choice["artifact"]
-        choice["suggest"] = json.dumps({"f-name": free_name(artifact.model.name, taken), "f-task": task_of(artifact)})
-    return sorted(found, key=lambda choice: bool(choice["problem"]))
-
-
-def _choice(artifact: Artifact, copies: list[Copy], engines: Sequence[Runtime], chosen: str) -> dict[str, Any]:
-    where = ", ".join(sorted({copy.host.name for copy in copies if copy.usable} or {copy.host.name for copy in copies}))
-    obstacle = next(iter(obstacles(artifact, copies, engines)), None)
-    is_chosen = str(artifact.pk) == chosen
-    kind, word, on = fits_word(artifact.fits) if obstacle is None else ("", "", "")
-    return {
-        "artifact": artifact,
-        "id": artifact.pk,
-        "name": artifact.model.name,
-        "chosen": is_chosen,
-        "facts": " · ".join(part for part in (size(artifact.size_bytes), artifact.label, where, on) if part),
-        "fits_kind": kind,
-        "fits_word": word,
-        "problem": of_serving(obstacle).text if obstacle else "",
-        # An engine or its plugin may still come, and the settings of a deployment keep the model that they have.
-        "closed": obstacle is not None and obstacle["code"] not in STILL_OPEN and not is_chosen,
-    }
-
-
 def gpu_choices() -> list[tuple[str, str]]:
     gpus = Gpu.objects.filter(present=True).select_related("host").order_by("host__name", "index")
     return [(g.uuid, f"{g.host.name} GPU {g.index} · {g.name} · {gib(g.total_mib)}") for g in gpus]
@@ -153,14 +119,12 @@ def first_values(asked: QueryDict, gpus: Collection[str] = ()) -> dict[str, Any]
         "restart": "on_failure",
         "fix_once": "no",
         "gpu_count": 1,
-        **_linked(asked, gpus),
     }
     found, artifact = None, asked.get("artifact", "")
     if artifact.isdecimal() and len(artifact) < 19:
         found = Artifact.objects.select_related("model").filter(pk=int(artifact)).first()
-    if found is not None:
-        values |= {"artifact": found.pk, "name": free_name(found.model.name, names_taken()), "task": task_of(found)}
-    return values
+    suggested = contexts_choice.suggestion(found) if found is not None else {}
+    return values | suggested | _linked(asked, gpus)
 
 
 def _linked(asked: QueryDict, gpus: Collection[str]) -> dict[str, Any]:
@@ -173,24 +137,6 @@ def _linked(asked: QueryDict, gpus: Collection[str]) -> dict[str, Any]:
             values[name] = DeploymentForm.base_fields[name].clean(asked[name])
     chosen = [uuid for uuid in asked.getlist("gpus") if uuid in gpus]
     return values | ({"gpus": chosen} if chosen else {})
-
-
-def task_of(artifact: Artifact) -> str:
-    """What the model is for, as far as the form offers it."""
-    tasks = artifact.facts.get("tasks") or ["generate"]
-    return tasks[0] if tasks[0] in ("generate", "embed", "score") else "generate"
-
-
-def names_taken() -> set[str]:
-    return set(Deployment.objects.filter(deleted_at=None).values_list("name", flat=True))
-
-
-def free_name(model: str, taken: set[str]) -> str:
-    """A deployment name from a model's name that nobody uses yet."""
-    base = "".join(c if c.isascii() and c.isalnum() else "-" for c in model.lower().rpartition("/")[2])
-    base = "-".join(part for part in base.split("-") if part)[:50].strip("-.") or "model"
-    name = next(n for i in range(1, 10_000) if (n := base if i == 1 else f"{base}-{i}") not in taken)
-    return name if NAME.match(name) else "model"
 
 
 def applied(data: QueryDict) -> QueryDict:
@@ -212,12 +158,21 @@ def incomplete(deploy: DeploymentForm, bad: Invalid | None = None) -> dict[str, 
     return {"form": deploy, "bad": bad, "problems": list(bad.fields.values()) if bad else []}
 
 
+def refusal(spec: DeploymentSpec, name: str) -> dict[str, Any] | None:
+    """The plan of what could not start however long it waited; None where it may start, now or later."""
+    check = preflight.check(spec, name=name)
+    if check.ok or check.retryable:
+        return None
+    return plan(preflight.check(spec, name=name, ahead=True), spec)
+
+
 def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
     reason = words(check.reason)
     elsewhere = named(check.placement.elsewhere) if check.placement is not None else []
     context: dict[str, Any] = {
         "fits": check.ok,
         "later": check.retryable,
+        "never": not check.ok and not check.retryable,
         "reason": reason,
         "candidates": candidates(check.reason or {"params": {"candidates": elsewhere}}),
         "changes": _changes(check, spec),
@@ -229,16 +184,42 @@ def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
     assert check.placement is not None and check.launch is not None and check.host and check.runtime and check.copy
     gpus = " + ".join(f"GPU {gpu.index}" for gpu in check.gpus)
     notes = [*check.placement.notes, *check.launch.notes]
+    learned = corrected_by(launches_of(check.placement.plan))
     return {
         **context,
         "where": f"{check.host.name}, {gpus or _('CPU')}",
-        "engine": engine(check.runtime),
-        "engine_why": _("the newest that fits") if spec.runtime_id is None else _("chosen in these settings"),
-        "room": _room(check),
-        "facts": [*_capacity(check, spec), *_reserved(check)],
+        "level_kind": "warn" if check.placement.level in ("tight", "unlikely") else "ok",
+        "room": _room(check, spec),
+        "facts": [*_place(check, spec, gpus), *_capacity(check, spec), *_reserved(check)],
         "notes": [said for note in notes if (said := words(note.as_dict())) is not None],
-        "learned_note": corrected_by(launches_of(check.placement.plan)),
+        "shared": contexts_bar.shared(check.outlook),
+        "learned_note": learned,
+        "doubt_note": "" if learned else _doubt(context.get("kv_doubt", "")),
     }
+
+
+def _doubt(told: str) -> str:
+    """Why the estimate has a range, and when it gets smaller."""
+    if not told:
+        return ""
+    text = _(
+        "%(doubt)s, because this engine has not run a model of this kind on such GPUs here yet. The first start tells."
+    )
+    return text % {"doubt": told}
+
+
+def _place(check: Check, spec: DeploymentSpec, gpus: str) -> list[tuple[str, str, str]]:
+    """Where, with which engine, and how long until it is ready."""
+    assert check.host and check.runtime and check.copy
+    names = _(" and ").join(dict.fromkeys(short_name(gpu.name) for gpu in check.gpus))
+    on = f"{gpus}, {names}" if names else _("CPU")
+    why = _("the newest that fits") if spec.runtime_id is None else _("chosen in these settings")
+    usual = queries.usual_start(check.host.pk, check.runtime.pk, check.copy.pk)
+    ready = (_("not known"), _("it never started there"))
+    if usual is not None:
+        told = ngettext("from %(n)s earlier start", "from %(n)s earlier starts", usual[1]) % {"n": usual[1]}
+        ready = (approx(duration(usual[0])), told)
+    return [(_("Where"), check.host.name, on), (_("Engine"), engine(check.runtime), why), (_("Ready in"), *ready)]
 
 
 def _changes(check: Check, spec: DeploymentSpec) -> list[dict[str, Any]]:
@@ -270,21 +251,23 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _room(check: Check) -> dict[str, str]:
+def _room(check: Check, spec: DeploymentSpec) -> dict[str, str]:
     """How many conversations, by the estimate; the page's script follows the sliders in it. May be empty."""
     placed = check.placement
     assert placed is not None
     if placed.people is None or placed.people.value is None or not placed.context:
         return {}
     people, low = ngroup(placed.people.value), placed.people.low
-    text = format_html(
-        # Translators: how many conversations of how many tokens there is memory for
-        _("Room for about {people} conversations of {context} tokens each."),
-        people=format_html('<b class="num" data-count="people">{}</b>', people),
-        context=format_html('<b class="num" data-count="context">{}</b>', ngroup(placed.context)),
-    )
-    surely = _("Surely %(low)s.") % {"low": ngroup(low)} if low is not None and ngroup(low) != people else ""
-    return {"text": text, "low": surely}
+    count = format_html('<span data-count="people">{}</span>', people)
+    context = format_html('<span data-count="context">{}</span>', ngroup(placed.context))
+    wanted = format_html("<span data-asked>{}</span>", ngroup(spec.people))
+    return {
+        # Translators: how many conversations at the same time there is memory for
+        "people": format_html(_("Room for about {people} at once"), people=count),
+        "context": format_html(_("Conversations of {context} tokens each."), context=context),
+        "low": _("Surely %(low)s.") % {"low": ngroup(low)} if low is not None and ngroup(low) != people else "",
+        "asked": format_html(_("You asked for {asked}."), asked=wanted) if spec.people else "",
+    }
 
 
 def _capacity(check: Check, spec: DeploymentSpec) -> list[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ from typing import Any
 from django.utils.translation import gettext
 
 from deployments.engines.options import RANGES, Option, Schema, to_text
-from deployments.expert_words import GROUPS, SAID
+from deployments.expert_words import GROUPS, SAID, TOUCHES
 from panel.core.mask import mask
 
 PREFIX = "o."  # of the form's fields; the rest is the option's name
@@ -30,6 +30,8 @@ class Setting:
     high: float | None = None
     whole: bool = True
     example: str = ""
+    touches: str = ""  # a kind of the memory bar
+    effect: str = ""  # on memory, until the plan says it in numbers
 
     @property
     def field(self) -> str:
@@ -87,6 +89,7 @@ def _setting(option: Option, value: Any) -> Setting:
     low, high = RANGES.get(option.name, (None, None))
     if said is not None:
         low, high = (said.low if said.low is not None else low), (said.high if said.high is not None else high)
+    touches, effect = TOUCHES[said.touches] if said is not None else ("", "")
     choices: tuple[tuple[str, str], ...] = ()
     kind = "number" if option.kind in ("int", "float") and not option.many else "text"
     if option.kind == "bool":
@@ -106,6 +109,8 @@ def _setting(option: Option, value: Any) -> Setting:
         high=high,
         whole=option.kind != "float",
         example=said.example if said else "",
+        touches=touches,
+        effect=str(effect),
     )
 
 

@@ -12,7 +12,10 @@ from django.utils.translation import gettext_lazy as _
 
 @dataclass(frozen=True)
 class Said:
-    """A setting in plain words. `group` is memory, speed, answers, adapters, parts or logs."""
+    """A setting in plain words. `group` is memory, speed, answers, adapters, parts or logs.
+
+    `touches` says which part of the memory it changes (a key of TOUCHES), where no estimate says how much.
+    """
 
     group: str
     label: Any
@@ -20,6 +23,7 @@ class Said:
     low: float | None = None
     high: float | None = None
     example: str = ""  # a value, in no language
+    touches: str = "none"
 
 
 GROUPS: dict[str, Any] = {
@@ -31,11 +35,24 @@ GROUPS: dict[str, Any] = {
     "logs": _("Logs and figures"),
 }
 
+# {what is touched: (kind of the bar, a sentence)}
+TOUCHES: dict[str, tuple[str, Any]] = {
+    "kv": ("k", _("Changes how much the KV cache holds.")),
+    "work": ("a", _("Changes the scratch space of the engine.")),
+    "graphs": ("g", _("Changes the memory of CUDA graphs.")),
+    "weights": ("w", _("Changes how much the weights take of each GPU.")),
+    "main": ("", _("Takes the machine's memory, none of the GPU.")),
+    "more": ("a", _("Needs more memory; less is left for conversations.")),
+    "depends": ("", _("Depends on what is set.")),
+    "none": ("", _("No effect on memory.")),
+}
+
 SAID: dict[str, Said] = {
     "kv_cache_dtype": Said(
         "memory",
         _("Precision of the KV cache"),
         _("How exactly conversations are kept. In FP8 twice as many fit; answers may differ a little."),
+        touches="kv",
     ),
     "calculate_kv_scales": Said(
         "memory",
@@ -46,6 +63,7 @@ SAID: dict[str, Said] = {
         "memory",
         _("Layers kept exact"),
         _("Numbers of layers whose part of the KV cache stays in full precision, beside an FP8 cache."),
+        touches="kv",
     ),
     "block_size": Said(
         "memory",
@@ -53,18 +71,21 @@ SAID: dict[str, Said] = {
         _("Tokens in one piece of the KV cache. Larger ones waste a little more at the end of each conversation."),
         low=1,
         high=4096,
+        touches="kv",
     ),
     "kv_cache_memory_bytes": Said(
         "memory",
         _("Size of the KV cache"),
         _("A fixed size instead of what the share of GPU memory leaves."),
         example="8G",
+        touches="kv",
     ),
     "num_gpu_blocks_override": Said(
         "memory",
         _("Number of blocks"),
         _("Exactly so many blocks of the KV cache, whatever was measured. For tests."),
         low=1,
+        touches="kv",
     ),
     "enforce_eager": Said(
         "memory",
@@ -73,6 +94,7 @@ SAID: dict[str, Said] = {
             "On: starts sooner and leaves a little more memory; answers come more slowly, above all for one "
             "person alone."
         ),
+        touches="graphs",
     ),
     "cpu_offload_gb": Said(
         "memory",
@@ -83,6 +105,7 @@ SAID: dict[str, Said] = {
         ),
         low=0,
         high=4096,
+        touches="weights",
     ),
     "kv_offloading_size": Said(
         "memory",
@@ -90,16 +113,19 @@ SAID: dict[str, Said] = {
         _("Conversations that are not answered just now may wait in the machine's memory."),
         low=0,
         high=65536,
+        touches="main",
     ),
     "quantization": Said(
         "memory",
         _("Quantisation"),
         _("How the weights are packed. Empty: as the model's files say, which is nearly always right."),
+        touches="weights",
     ),
     "disable_hybrid_kv_cache_manager": Said(
         "memory",
         _("Treat all layers alike"),
         _("On: layers that look back only a little way keep as much as all others. Costs memory; a way round faults."),
+        touches="kv",
     ),
     "enable_prefix_caching": Said(
         "speed",
@@ -117,6 +143,7 @@ SAID: dict[str, Said] = {
         _("More reads long documents faster; the answers of others falter more, and more working memory is needed."),
         low=1,
         high=10_000_000,
+        touches="work",
     ),
     "long_prefill_token_threshold": Said(
         "speed",
@@ -151,16 +178,19 @@ SAID: dict[str, Said] = {
         "speed",
         _("What the engine is tuned for"),
         _("interactivity: quick answers for few people. throughput: the most tokens for many. balanced: between them."),
+        touches="work",
     ),
     "optimization_level": Said(
         "speed",
         _("How much is compiled at the start"),
         _("0 to 3: more makes answers faster and the start slower."),
+        touches="graphs",
     ),
     "cudagraph_capture_sizes": Said(
         "speed",
         _("Sizes of CUDA graphs"),
         _("Numbers of requests for which steps are recorded. Fewer start sooner and take less memory."),
+        touches="graphs",
     ),
     "max_cudagraph_capture_size": Said(
         "speed",
@@ -168,11 +198,13 @@ SAID: dict[str, Said] = {
         _("The most requests for which a step is recorded; above it answers come a little more slowly."),
         low=1,
         high=65_536,
+        touches="graphs",
     ),
     "speculative_config": Said(
         "speed",
         _("Guess ahead"),
         _("JSON that names a small model or a method which guesses the next tokens; quicker answers, more memory."),
+        touches="more",
     ),
     "enable_auto_tool_choice": Said(
         "answers",
@@ -228,17 +260,20 @@ SAID: dict[str, Said] = {
         "answers",
         _("Other values of the model's description"),
         _("JSON that replaces values of the model's config.json, for example to stretch its context."),
+        touches="depends",
     ),
     "limit_mm_per_prompt": Said(
         "answers",
         _("Pictures and films in one question"),
         _("JSON with the most of each kind. None at all leaves more memory for conversations."),
         example='{"image": 2, "video": 0}',
+        touches="work",
     ),
     "language_model_only": Said(
         "answers",
         _("Text only"),
         _("On: the part that sees pictures is not loaded."),
+        touches="weights",
     ),
     "runner": Said(
         "answers",
@@ -249,6 +284,7 @@ SAID: dict[str, Said] = {
         "adapters",
         _("Use adapters (LoRA)"),
         _("Small additions that change what the model does. They need some memory."),
+        touches="more",
     ),
     "max_loras": Said(
         "adapters",
@@ -256,11 +292,13 @@ SAID: dict[str, Said] = {
         _("How many different ones are used in one step."),
         low=1,
         high=1000,
+        touches="more",
     ),
     "max_lora_rank": Said(
         "adapters",
         _("Largest rank"),
         _("As large as the largest of your adapters says, no larger: it sets aside memory."),
+        touches="more",
     ),
     "tensor_parallel_size": Said(
         "parts",
@@ -268,6 +306,7 @@ SAID: dict[str, Said] = {
         _("All of them work on every token; it needs a fast connection between them."),
         low=1,
         high=64,
+        touches="weights",
     ),
     "pipeline_parallel_size": Said(
         "parts",
@@ -275,6 +314,7 @@ SAID: dict[str, Said] = {
         _("Each GPU has some of the layers. Slower than sharing layers, and content with a slow connection."),
         low=1,
         high=64,
+        touches="weights",
     ),
     "data_parallel_size": Said(
         "parts",

@@ -140,10 +140,16 @@ def usual_times(run: Run) -> dict[str, dict[str, float]]:
 
 def usual_start_s(host_id: int, runtime_id: int, copy_id: int) -> float | None:
     """How long earlier starts of this copy took there until they were ready, seconds; None before the first."""
+    found = usual_start(host_id, runtime_id, copy_id)
+    return found[0] if found is not None else None
+
+
+def usual_start(host_id: int, runtime_id: int, copy_id: int) -> tuple[float, int] | None:
+    """The same with the number of starts that it was learned from."""
     earlier = Run.objects.filter(host_id=host_id, runtime_id=runtime_id, copy_id=copy_id).exclude(ready_at=None)
     times = earlier.order_by("-created_at").values_list("created_at", "ready_at")[:EARLIER_RUNS]
     took = [(ready - created).total_seconds() for created, ready in times]
-    return median(took) if took else None
+    return (median(took), len(took)) if took else None
 
 
 def steps_of(run: Run) -> list[phases.StepState]:

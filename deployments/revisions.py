@@ -70,6 +70,11 @@ class Table:
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]  # (question, a cell for each column)
 
     @property
+    def lines(self) -> list[tuple[str, list[tuple[Column, Cell]]]]:
+        """(question, each cell with its column)."""
+        return [(question, list(zip(self.columns, cells, strict=True))) for question, cells in self.rows]
+
+    @property
     def differing(self) -> int:
         """Questions that were not answered alike everywhere."""
         return sum(any(cell.differs for cell in cells) for _question, cells in self.rows)

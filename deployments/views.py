@@ -81,15 +81,18 @@ def _form(request: HttpRequest, *, row: Deployment | None = None) -> DeploymentF
     return DeploymentForm(initial=initial, gpu_choices=choices, schema=contexts_form.schema_for(runtime))
 
 
-def _show(request: HttpRequest, form: DeploymentForm, row: Deployment | None = None) -> HttpResponse:
-    context = contexts_form.form(form, row, request.actor)
+def _show(
+    request: HttpRequest, form: DeploymentForm, row: Deployment | None = None, refused: dict[str, Any] | None = None
+) -> HttpResponse:
+    context = contexts_form.form(form, row, request.actor, suggests=row is None and request.method == "GET")
     context["rest_shown"] = request.GET.get("all") == "1" or request.GET.get("part") == "rest"
     if request.POST.get("act") in ASKS or "apply" in request.POST:  # a browser without scripts asks for the plan so
         if request.POST.get("act") != "plan" and "apply" not in request.POST:
             context |= looked(form, request.actor, again=request.POST.get("act") == "check-again")
         return page(request, "deployments/form.html", {**context, **_planned(form), "planned": True})
     if form.is_bound:
-        return form_again(request, "deployments/form.html", context)
+        planned = {**refused, "planned": True} if refused is not None else {}
+        return form_again(request, "deployments/form.html", {**context, **planned})
     return page(request, "deployments/form.html", context, parts=["rest"])
 
 
@@ -99,6 +102,9 @@ def _save(request: HttpRequest, form: DeploymentForm, row: Deployment | None) ->
             spec = form.to_spec()
             start = request.POST.get("act") != "save"
             name = form.cleaned_data["name"]
+            if start and (refused := contexts_form.refusal(spec, name)) is not None:
+                form.add_error(None, refused["reason"].text)
+                return _show(request, form, row, refused)
             despite = warnings_of(spec, name) if request.POST.get("act") == "anyway" else []
             row = services.create(name=name, spec=spec, actor=request.actor, start=start, despite=despite)
         else:

@@ -9,12 +9,13 @@ times over: what runs have reserved, what strangers use, what is free right now,
 host, `rules.py` are the limits that no memory changes, `fit.py` asks the estimate (models_catalog/estimate: `need.py`
 says whether it fits, `alone.py` what share it is given); `ranking.py` is the sum.
 `inverse.py` answers how many people and how long, `nearest.py` what would make it fit, `moving.py` what a page
-calculates by itself while a slider moves.
+calculates by itself while a slider moves, `effects.py` what other settings would change.
 """
 
 from __future__ import annotations
 
 from deployments.planner.asked import Need, Priority
+from deployments.planner.effects import Effect
 from deployments.planner.fit import Estimator
 from deployments.planner.inverse import Answer, longest_context, most_people
 from deployments.planner.moving import Outlook, outlook
@@ -27,6 +28,7 @@ __all__ = [
     "CPU_OVERHEAD_MIB",
     "PASSING",
     "Answer",
+    "Effect",
     "Estimator",
     "Need",
     "Outlook",

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deployments.placement import GpuView, HostView
+from deployments.placement import DEFAULT_UTILISATION, GpuView, HostView
 from deployments.planner import gpus
 from deployments.planner.asked import Asked, Need, asked_of
+from deployments.planner.effects import Effect, effects
 from deployments.planner.fit import Estimator
 from deployments.planner.inverse import ROUND, Answer, longest_context, most_people
 from deployments.planner.ranking import rank
 from deployments.planner.search import Spot
 from deployments.spec import DeploymentSpec
-from models_catalog.estimate import Plan
+from models_catalog.estimate import Amount, Plan
 from models_catalog.estimate.moving import moving
 from models_catalog.estimate.need import LEAST_CONTEXT, LEAST_SHARE, MOST_SHARE
 
@@ -24,7 +25,8 @@ class Outlook:
     """The best place for the spec, or where a short conversation would fit, and the ends of both sliders.
 
     `numbers` are for static/panel/fit.js, None where only the planner can say; `most` people are of the length that is
-    asked for, `longest` is for as many people as are asked for.
+    asked for, `longest` is for as many people as are asked for. `effects` are of other settings at that place, and
+    `alone` is what it would hold if nothing else were on those GPUs, None where that is the same.
     """
 
     spot: Spot | None = None
@@ -32,6 +34,8 @@ class Outlook:
     longest: Answer | None = None
     most: Answer | None = None
     model_longest: int | None = None
+    effects: tuple[Effect, ...] = ()
+    alone: Amount | None = None
 
     @property
     def plan(self) -> Plan | None:
@@ -57,7 +61,16 @@ def outlook(
         longest_context(spec, hosts, model_facts, need.people or 1, estimator=estimator) if known else None,
         most_people(spec, hosts, model_facts, goal, estimator=estimator) if known and goal else None,
         estimator.longest,
+        effects(spec, hosts, model_facts, need, spot, estimator) if spot is not None else (),
+        _alone(spot, asked, estimator) if spot is not None else None,
     )
+
+
+def _alone(spot: Spot, asked: Asked, estimator: Estimator) -> Amount | None:
+    """Requests at once with the usual share, where others on the GPUs leave less."""
+    if not spot.squeezed or asked.utilisation is not None or spot.share >= DEFAULT_UTILISATION:
+        return None
+    return estimator.fit(asked, spot.setting, DEFAULT_UTILISATION).people
 
 
 def _numbers(spec: DeploymentSpec, spot: Spot, asked: Asked, estimator: Estimator) -> dict[str, Any] | None:

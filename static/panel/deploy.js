@@ -42,8 +42,9 @@
     $$('#bars .bar').forEach((svg, at) => draw(svg, at, live.bars[at], sizes(live.bars[at], said, typed('people'))));
     const room = $('[data-count=people]');
     if (room) room.textContent = number.format(Math.floor(said.people[0]));
-    const context = $('[data-count=context]');
+    const context = $('[data-count=context]'), asked = $('[data-asked]');
     if (context) context.textContent = number.format(said.context);
+    if (asked && typed('people')) asked.textContent = number.format(typed('people'));
     const note = $('[data-moved]');
     if (note) { note.hidden = said.level === 'fits'; $$('[data-level]', note).forEach(el => { el.hidden = el.dataset.level !== said.level }) }
   }
@@ -105,11 +106,19 @@
     context.marked(d ? Fit.longest(d, typed('people')) : live.longest);
     people.marked(d ? Fit.most(d, asked) : live.most);
   }
+  /** What each setting would change here, beside it; its plain word where the plan does not say. */
+  function effects() {
+    for (const el of $$('[data-effect]', form)) {
+      el.dataset.plain ??= el.textContent;
+      el.textContent = live?.effects?.[el.dataset.effect] ?? el.dataset.plain;
+    }
+  }
   function answered() {
     const plan = $('#plan'), start = $('#act-deploy');
     if (start) $('#act-enter').disabled = 'never' in plan.dataset;   // the Enter key starts nothing that can only fail
-    if (!plan.dataset.fit) return;
+    if (!plan.dataset.fit) { live = null; effects(); return }
     live = JSON.parse(plan.dataset.fit);
+    effects();
     if (live.limit) context.scaled(Math.min(1024, live.limit), live.limit, live.numbers?.goal ?? live.limit);
     if (live.most || live.numbers) people.scaled(1, Math.min(4096, Math.max(64, 2 ** Math.ceil(Math.log2(1.25 * (live.most || 1))))), 1);
     follow(true);
@@ -127,6 +136,17 @@
     if (e.target.name === 'artifact') live = null;                 // another model: its numbers come with its plan
     follow(false);
   });
+
+  // --- a long list of models: the best of them, the others when someone asks or searches ---------------------------------
+  const list = $('#model-list'), more = $('#model-more');
+  if (more) {
+    list.classList.add('few');
+    const all = () => { list.classList.remove('few'); more.remove() }, folded = $$('label', list).filter(label => !label.offsetParent);
+    more.hidden = !folded.length;
+    more.textContent = fill(more.dataset.text, { n: number.format(folded.length) });
+    more.addEventListener('click', () => { all(); $('input:not(:disabled)', folded[0])?.focus() });
+    $('#models [type=search]')?.addEventListener('input', all, { once: true });
+  }
 
   // --- the engine's settings: a search looks into every group -----------------------------------------------------------
   form.addEventListener('input', e => {
@@ -150,6 +170,7 @@
     say(button.dataset.done);
     field('max_model_len').dispatchEvent(new Event('input', { bubbles: true }));
   });
-  document.addEventListener('htmx:afterSettle', e => { if ($('#plan')?.contains(e.target) || e.target.id === 'plan') answered() });
+  // What the rest of the settings brings is fitted out as the others are.
+  document.addEventListener('htmx:afterSettle', e => { if (e.target.id === 'rest-rows') effects(); if (e.detail.requestConfig?.elt.id === 'act-check') $('#check')?.scrollIntoView({ block: 'nearest' }); if ($('#plan')?.contains(e.target) || e.target.id === 'plan') answered() });
   answered();
 })();

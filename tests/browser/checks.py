@@ -9,6 +9,8 @@ from playwright.sync_api import ConsoleMessage, Error, Locator, Page, Request
 
 SHOTS = Path(__file__).resolve().parents[2] / "test-output" / "screenshots"
 AXE = Axe()
+# A newer question ends the one before it (hx-sync), and htmx tells the console; a refused or lost one says other words.
+SUPERSEDED = ("htmx:sendAbort", "htmx:afterRequest")
 
 
 def watch(page: Page, base: str) -> list[str]:
@@ -16,7 +18,8 @@ def watch(page: Page, base: str) -> list[str]:
     complaints: list[str] = []
 
     def console(message: ConsoleMessage) -> None:
-        if message.type == "error" and "/healthz" not in message.location.get("url", ""):
+        aborted = message.text.startswith(SUPERSEDED)
+        if message.type == "error" and not aborted and "/healthz" not in message.location.get("url", ""):
             complaints.append(f"console: {message.text}")
 
     def request(sent: Request) -> None:

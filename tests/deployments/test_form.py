@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,13 +11,14 @@ from django.urls import reverse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments import expert
+from deployments import contexts_bar, expert
 from deployments.engines.options import Option, Schema, check_value, parse_schema
-from deployments.expert_words import GROUPS, SAID
-from deployments.models import Deployment
+from deployments.expert_words import GROUPS, SAID, TOUCHES
+from deployments.models import Deployment, Run
 from models_catalog import fits
-from models_catalog.models import Artifact
+from models_catalog.models import Artifact, Copy
 from panel.accounts.models import User
+from panel.fleet.models import Gpu, Host
 from tests.deployments import builders
 from tests.deployments.pure.plans import model
 
@@ -177,3 +179,130 @@ def test_the_rest_of_the_settings_comes_when_it_is_asked_for(operator: Client, s
     part = operator.get(where, {"part": "rest"}, headers={"HX-Request": "true"}).content.decode()
     assert "--numa-bind-nodes" in part and "<h1" not in part
     assert "--numa-bind-nodes" in operator.get(where, {"all": "1"}).content.decode()
+
+
+# --- what a setting changes -------------------------------------------------------------------------------------------
+
+
+def test_every_setting_in_plain_words_says_what_it_does_to_memory() -> None:
+    rows = [row for group in expert.page(SCHEMA, {}).groups for row in group.rows]
+    assert rows and all(row.effect for row in rows)
+    assert {row.touches for row in rows} <= {"", *contexts_bar.KINDS}
+    assert all(said.touches in TOUCHES for said in SAID.values())
+
+
+def test_the_plan_tells_the_effects_in_numbers(operator: Client, sent: Any) -> None:
+    live = json.loads(operator.post(reverse("deployment-plan"), sent()).context["live"])
+    assert live["effects"]["kv_cache_dtype"].startswith("fp8 instead of auto: room for about ")
+    assert "gpu_memory_utilization" in live["effects"] and "gpu_count" in live["effects"]
+    page = operator.get(reverse("deployment-new")).content.decode()
+    assert all(f'data-effect="{name}"' in page for name in live["effects"] if name not in ("kv_cache_gib",))
+
+
+# --- where it can only fail -------------------------------------------------------------------------------------------
+
+
+def test_what_can_only_fail_is_refused_with_its_sentence_and_can_be_saved(operator: Client, sent: Any) -> None:
+    Artifact.objects.update(facts=model("Qwen--Qwen3-30B-A3B", torch_dtype="float32"))
+    values = sent(act="deploy", max_model_len="40960", people="900")
+    refused = operator.post(reverse("deployment-new"), values)
+    assert refused.status_code == 422 and not Deployment.objects.exists()
+    text = refused.content.decode()
+    assert refused.context["reason"].text in text and 'id="act-deploy" disabled' in text
+    assert refused.context["form"].non_field_errors() == [refused.context["reason"].text]
+    assert operator.post(reverse("deployment-new"), {**values, "act": "save"}).status_code == 302
+    assert Deployment.objects.get().desired == "stopped"
+
+
+def test_what_may_fit_later_is_started_and_waits(operator: Client, sent: Any) -> None:
+    values = sent(act="deploy")
+    Gpu.objects.update(used_mib=45_000)
+    assert operator.post(reverse("deployment-new"), values).status_code == 302
+    assert Deployment.objects.get().desired == "running"
+
+
+# --- the plan's facts -------------------------------------------------------------------------------------------------
+
+
+def test_how_long_it_took_before_is_told_with_its_source(operator: Client, sent: Any) -> None:
+    def ready() -> tuple[str, str, str]:
+        facts = operator.post(reverse("deployment-plan"), values).context["facts"]
+        return next(fact for fact in facts if fact[0] == "Ready in")
+
+    values = sent()
+    assert ready()[1:] == ("not known", "it never started there")
+    copy = Copy.objects.get()
+    row = builders.make_deployment(copy, "before")
+    for seconds in (100, 130, 160):
+        run = builders.make_run(row, copy)
+        run.refresh_from_db()
+        Run.objects.filter(pk=run.pk).update(ready_at=run.created_at + timedelta(seconds=seconds))
+    assert ready()[1:] == ("\u2248\xa02\xa0min 10\xa0s", "from 3 earlier starts")
+
+
+def test_who_else_is_on_the_gpu_is_said_and_what_would_fit_without(operator: Client, sent: Any) -> None:
+    values = sent()
+    python = {"pid": 4711, "name": "python3", "user": "ada", "used_mib": 20_000, "job_id": None}
+    Gpu.objects.update(used_mib=20_500, measured={"processes": [python], "compute_capability": "8.9"})
+    shared = operator.post(reverse("deployment-plan"), values).context["shared"]
+    assert shared["text"] == "GPU 0: python3, which is not Berth's, holds 19.5\xa0GiB."
+    assert shared["more"].startswith("Without that there would be room for about ")
+    Gpu.objects.update(used_mib=300, measured={"compute_capability": "8.9"})
+    assert not operator.post(reverse("deployment-plan"), values).context["shared"]
+
+
+# --- the choice of a model --------------------------------------------------------------------------------------------
+
+
+def models_of(client: Client) -> list[dict[str, Any]]:
+    fits.freshen()
+    found: list[dict[str, Any]] = client.get(reverse("deployment-new")).context["models"]
+    return found
+
+
+def test_the_best_comes_first_and_is_chosen(operator: Client, sent: Any) -> None:
+    sent()
+    host = Host.objects.get()
+    huge = builders.make_copy(host, "A-Huge-One")
+    Artifact.objects.filter(pk=huge.artifact_id).update(facts=model("Qwen--Qwen3-235B-A22B"), size_bytes=470 << 30)
+    small = builders.make_copy(host, "Small-One")
+    Artifact.objects.filter(pk=small.artifact_id).update(facts=model("Qwen--Qwen2.5-1.5B-Instruct"), size_bytes=1 << 30)
+    broken = builders.make_copy(host, "A-Broken-One", problems=[{"code": "config_missing", "params": {}}], usable=False)
+    found = models_of(operator)
+    assert [one["name"] for one in found] == ["Tiny-1B-Instruct", "Small-One", "A-Huge-One", "A-Broken-One"]
+    assert [one["fits_kind"] for one in found] == ["ok", "ok", "bad", ""]
+    assert [one["chosen"] for one in found] == [True, False, False, False] and found[3]["problem"]
+    page = operator.get(reverse("deployment-new"))
+    assert page.context["form"]["name"].value() == "tiny-1b-instruct"
+    # one that runs already is not the first thought for another
+    row = builders.make_deployment(Copy.objects.get(artifact__model__name="Tiny-1B-Instruct"), "one", state="ready")
+    assert row.desired == "running"
+    again = models_of(operator)
+    assert [one["name"] for one in again[:2]] == ["Small-One", "Tiny-1B-Instruct"] and "already runs as one" in again[
+        1
+    ]["facts"]
+    assert broken.artifact_id == found[3]["id"]
+
+
+def test_where_nothing_fits_nothing_is_chosen(operator: Client, sent: Any) -> None:
+    sent()
+    Artifact.objects.update(facts=model("Qwen--Qwen3-235B-A22B"))
+    assert [one["chosen"] for one in models_of(operator)] == [False]
+
+
+def test_the_same_model_twice_is_told_apart_by_its_folder(operator: Client, sent: Any) -> None:
+    sent()
+    first = Copy.objects.get()
+    assert [one["path"] for one in models_of(operator)] == [""]
+    other = Artifact.objects.create(
+        model=first.artifact.model,
+        format="hf",
+        label="bfloat16",
+        fingerprint="other",
+        size_bytes=3 << 30,
+        facts=model(),
+    )
+    Copy.objects.create(artifact=other, host=first.host, path="/models/edited/it", root="/models")
+    page = operator.get(reverse("deployment-new"))
+    assert {one["path"] for one in page.context["models"]} == {"/models/Tiny-1B-Instruct", "/models/edited/it"}
+    assert "/models/edited/it" in page.content.decode()

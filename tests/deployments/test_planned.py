@@ -81,7 +81,9 @@ def test_no_conversation_is_longer_than_the_settings_allow(client: Client) -> No
     assert int(told[""]["Longest conversation"].strip("≈ \xa0").replace(",", "")) > 4096, told
     assert "Memory for conversations" not in told["4096"]
     page = client.post(reverse("deployment-plan"), {**form, "max_model_len": "4096"})
-    assert re.search(r"Room for about .*\d.* conversations of .*4,096.* tokens each", page.content.decode())
+    assert re.search(
+        r"Room for about .*\d.* at once.*Conversations of .*4,096.* tokens each", page.content.decode(), re.S
+    )
 
 
 def test_a_run_keeps_what_was_foreseen_and_reserves_it() -> None:
