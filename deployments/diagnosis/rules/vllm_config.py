@@ -229,7 +229,7 @@ RULES = (
             "ValueError: TransformersForCausalLM has no vLLM implementation and the Transformers implementation is not compatible",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] Resolved architecture: FooBarForCausalLM",),
-        (runtime(NEWER, 65), put("model_impl", "transformers", 40, "speed"), runtime(_("Try another engine."), 40)),
+        (runtime(NEWER, 65), runtime(_("Try another engine."), 40)),
     ),
     Rule(
         "arch.none",
