@@ -21,19 +21,19 @@ SPLITS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"
 
 def value_of(spec: DeploymentSpec, name: str) -> Any:
     """What the spec says of an option, typed as an option or among the further flags; None when nothing."""
-    return flags_of(spec).get(name)
+    return next((value for key, value in flags_of(spec).items() if _plain(key) == name), None)
 
 
 def with_option(spec: DeploymentSpec, name: str, value: Any) -> Patch:
     """The option gets this value."""
-    patch: Patch = {"options": {**spec.options, name: value}}
+    patch: Patch = {"options": {**_options_without(spec, name), name: value}}
     args = _args_without(spec, name)
     return patch if args == spec.extra_args else {**patch, "extra_args": args}
 
 
 def without_option(spec: DeploymentSpec, name: str) -> Patch | None:
     """The option is left out; None where the spec does not say it, so that leaving it out changes nothing."""
-    options = {key: value for key, value in spec.options.items() if key != name}
+    options = _options_without(spec, name)
     args = _args_without(spec, name)
     patch: Patch = {}
     if len(options) != len(spec.options):
@@ -75,6 +75,14 @@ def without_env(spec: DeploymentSpec, name: str) -> Patch | None:
     return {"env": {key: value for key, value in spec.env.items() if key != name}} if name in spec.env else None
 
 
+def _options_without(spec: DeploymentSpec, name: str) -> dict[str, Any]:
+    return {key: value for key, value in spec.options.items() if _plain(key) != name}
+
+
+def _plain(name: str) -> str:
+    return str(name).replace("-", "_")
+
+
 def _args_without(spec: DeploymentSpec, name: str) -> list[str]:
     try:
         words = expand(spec.extra_args)
@@ -99,4 +107,4 @@ def _groups(words: list[str]) -> Iterator[list[str]]:
 
 def _name(word: str) -> str:
     head = word.partition("=")[0]
-    return SHORT.get(head) or normal_flag(head).removeprefix("--").replace("-", "_")
+    return SHORT.get(head) or _plain(normal_flag(head).partition(".")[0].removeprefix("--"))

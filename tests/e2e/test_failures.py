@@ -5,9 +5,10 @@ import time
 
 import pytest
 
-from deployments import services
+from deployments import applying, queries, remedies, services
 from deployments.models import Deployment, Run
 from models_catalog.models import Copy
+from panel.audit.models import Event
 from panel.fleet import logstore
 from panel.fleet.models import Job, Reservation
 from tests.e2e.stack import Stack
@@ -209,3 +210,30 @@ def test_a_gguf_of_zero_bytes_is_listed_with_its_problem_and_not_deployable(stac
     row = stack.deploy("zero", "empty.gguf", **NEVER)
     stack.wait_for(row, "failed")
     assert row.reason["params"]["candidates"][0]["code"] == "copy.broken"
+
+
+def too_long(stack: Stack, name: str, **spec: object):
+    """A model of which this machine holds requests of 1200 tokens."""
+    if not (stack.models / "holds-1200").exists():
+        make_fake_model(stack.models / "holds-1200", longest=1200)
+        stack.scan()
+    options = {"max_model_len": 2048}
+    return stack.deploy(name, "holds-1200", **{**NEVER, "options": options, **spec})
+
+
+def test_the_first_fix_is_applied_by_a_click_and_the_second_start_is_ready(stack: Stack) -> None:
+    row = too_long(stack, "by-click")
+    stack.wait_for(row, "failed")
+    shown = queries.one(row.pk)
+    fix = remedies.of(shown)[0]
+    applying.apply(shown, fix.key, base_number=1, actor=None)
+    stack.wait_for(row, "ready")
+    assert row.revision.spec["options"] == {"max_model_len": 1200} and row.revision.why["class"] == "mem.kv_lt_len"
+    assert row.run.number == 2 and row.run.parent.outcome == "failed"
+
+
+def test_berth_mends_it_itself_where_someone_switched_that_on(stack: Stack) -> None:
+    row = too_long(stack, "by-itself", fix_once=True)
+    stack.wait_for(row, "ready")
+    assert (row.run.number, row.run.cause, row.revision.number) == (2, "fix", 2)
+    assert Event.objects.filter(verb="deployment.mended", target_name="by-itself").count() == 1

@@ -57,6 +57,7 @@ class Fake:
     exit_code: int = 1
     end_signal: int = signal.SIGILL
     error: str = "ValueError: No available memory for the cache blocks."
+    longest: int = 0  # tokens of the longest request that its memory holds; 0: any
     ignore_term: bool = False
     stop_s: float = 0.0  # how long an orderly stop takes
     children: int = 0  # renamed workers, the odd ones in their own session
@@ -280,7 +281,20 @@ class Engine:
         self.server = EngineServer(fake, names, os.environ.get("VLLM_API_KEY", ""), self.log)
         self.memory = bytearray(0)
 
+    def too_long(self) -> Fake:
+        """It ends as the real one does, where one request of the asked length does not fit."""
+        asked, longest = str(self.arguments.max_model_len), self.fake.longest
+        if not longest or not asked.isdigit() or int(asked) <= longest:
+            return self.fake
+        error = (
+            f"ValueError: To serve at least one request with the model's max seq len ({asked}), (2.0 GiB KV cache is "
+            "needed, which is larger than the available KV cache memory (1.0 GiB). Based on the available memory, the "
+            f"estimated maximum model length is {longest}."
+        )
+        return replace(self.fake, end="traceback", end_at="load", error=error)
+
     def run(self) -> int:
+        self.fake = self.too_long()
         signal.signal(signal.SIGTERM, self.on_term)
         signal.signal(signal.SIGINT, self.on_term)
         note_pid(self.fake.copies)
