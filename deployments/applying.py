@@ -72,7 +72,8 @@ def start_with(row: Deployment, fix: Fix, *, actor: Any, by_itself: str = "") ->
 
 
 def _class_of(row: Deployment, run: Run | None) -> str:
-    return str((run.diagnosis.get("class") if run is not None else "") or row.reason.get("code") or "")
+    params = row.reason.get("params") or {}
+    return str((run.diagnosis.get("class") if run is not None else "") or params.get("cause") or row.reason["code"])
 
 
 # --- once by itself ---------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 
 from deployments import patching, preflight
 from deployments.around_now import look
+from deployments.checklist import engine as checked
 from deployments.diagnosis.result import Offer
 from deployments.mending import refusals, turn
 from deployments.mending.around import Effect, Fix
@@ -21,6 +22,7 @@ from panel.core.errors import Invalid
 MOST_TRIED, MOST_SHOWN = 8, 5
 BACK_CHANCE, CHANGE_CHANCE = 60, 70
 RESTING = ("failed", "stopped")
+CHECKED = "check.refused"  # the engine had refused this command when it was asked on its host
 
 
 def of(row: Deployment) -> list[Fix]:
@@ -44,6 +46,8 @@ def of(row: Deployment) -> list[Fix]:
     asks = _Asks(spec, row.name, fleet)
     if row.reason.get("code") == "place.none":
         found += asks.changes()
+    if row.reason.get("code") == CHECKED and (told := checked.diagnosis_of(asks.unchanged())) is not None:
+        found += turn.fixes_of(told.code, told.fixes, spec, around)
     return asks.accepted(turn.ranked(found))
 
 
@@ -80,9 +84,12 @@ class _Asks:
         self.spec, self.name, self.fleet = spec, name, fleet
         self.tried = 0
 
+    def unchanged(self) -> preflight.Check:
+        return preflight.check(self.spec, name=self.name, fleet=self.fleet)
+
     def changes(self) -> list[Fix]:
         """What the planner itself proposes: it has tried each of them."""
-        check = preflight.check(self.spec, name=self.name, fleet=self.fleet)
+        check = self.unchanged()
         found = []
         for place, change in enumerate(check.changes):
             params = dict(change.reason.params)
@@ -114,6 +121,8 @@ class _Asks:
         except Invalid:
             return None
         if check.ok:
+            if checked.refusal_of(check, self.spec):  # the engine has said already that it would not start so
+                return None
             return fix.told(*_effects(check, fix.option, self.spec))
         near = next((change for change in check.changes if change.patch and _option_of(change) == fix.option), None)
         if near is None or self.tried >= MOST_TRIED:

@@ -134,15 +134,30 @@ def outcome_of(said: dict[str, Any], spec: DeploymentSpec) -> Outcome:
     return Outcome("refused", finding, host, seconds, sure)
 
 
-def _refused(said: dict[str, Any], spec: DeploymentSpec) -> tuple[Finding, bool]:
+def diagnosis_of(check: Check) -> Diagnosis | None:
+    """Why the engine refused the very same command; None where it did not. One query."""
+    job = known(check) if can_be_asked(check) else None
+    if job is None or job.result is None:
+        return None
+    items = wire.JobResult.model_validate(job.result).items
+    return _diagnosed(items[0])[0] if items and items[0].get("verdict") == "refused" else None
+
+
+def _diagnosed(said: dict[str, Any]) -> tuple[Diagnosis, str]:
+    """What its words mean, and the line that says so."""
     output = str(said.get("output") or "").encode()[-failure.MAX_LOG_BYTES :]
     code, signal = _number(said.get("exit_code")), _number(said.get("signal"))
     try:
         found = failure.diagnosed(output, exit_code=code, signal=signal)
-        root = found.root or str(failure.first_error(output).get("root") or "")
+        return found, found.root or str(failure.first_error(output).get("root") or "")
     except Exception:  # a verdict must be shown, whatever the engine wrote
         log.exception("the output of a check could not be explained")
-        found, root = Diagnosis(), ""
+        return Diagnosis(), ""
+
+
+def _refused(said: dict[str, Any], spec: DeploymentSpec) -> tuple[Finding, bool]:
+    found, root = _diagnosed(said)
+    signal = _number(said.get("signal"))
     params: dict[str, Any] = {"root": root.strip()[:MOST_NAMED]}
     if not found.recognised:
         ended = signal is not None and not root  # killed from outside, more likely than not

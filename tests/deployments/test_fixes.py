@@ -326,3 +326,30 @@ def test_the_end_of_a_run_keeps_what_the_panel_knew(copy: Copy) -> None:
     assert run.diagnosis["memory"]["before"]["gpus"][0]["free_mib"] > 0
     offered = run.diagnosis["offers"]
     assert any(offer["name"] == "gpu_memory_utilization" and offer["after"] == "0.5" for offer in offered)
+
+
+# --- what the engine's own check refused ------------------------------------------------------------------------------
+
+
+def test_what_the_engine_refused_before_a_start_has_its_fix_and_refused_ones_are_not_offered(copy: Copy) -> None:
+    from deployments.checklist.look import look
+    from tests.deployments.test_check import REFUSED, answer, spec
+
+    asked = spec(copy, options={"max_model_len": 999_999})
+    look(asked, name="team-chat")
+    answer(REFUSED)
+    row = builders.make_deployment(copy, desired="running")
+    row.revision.spec = asked.model_dump(mode="json")
+    row.revision.save()
+    reconcile(row.pk)
+    row = queries.one(row.pk)
+    assert (row.state, row.reason["code"], row.run) == ("failed", "check.refused", None)
+    first = remedies.of(row)[0]
+    assert dict(first.patch) == {"options": {"max_model_len": 4096}}
+    shorter = spec(copy, options={"max_model_len": 4096})
+    look(shorter, name="team-chat")
+    answer(REFUSED)
+    assert remedies.of(row) == [], "the engine has said that it would not start so either"
+    Deployment.objects.filter(pk=row.pk).update(state="failed")
+    applied = applying.start_with(queries.one(row.pk), first, actor=None)
+    assert applied.revision.why["class"] == "config.len_gt_derived" and "run" not in applied.revision.why
