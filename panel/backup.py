@@ -22,6 +22,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,7 @@ FORMAT = 2
 READABLE = (1, 2)  # the first had no sums
 FOLDERS = ("logs", "files")
 AHEAD = 1_000_000  # more changes of work than any host saw since the backup
+GONE_S = 3.0
 ASIDE = "berth_before_restore"  # what the schema of the present data is called while the backup comes in
 
 
@@ -256,19 +258,27 @@ def _check_empty(replace: bool) -> None:
 
 def _check_unused() -> None:
     """Web and workers that run as processes of their own hold no lock, but a connection."""
+    end = time.monotonic() + GONE_S  # the server may take a moment to end a connection that was closed, also our own
+    while (count := _connections()) and time.monotonic() < end:
+        time.sleep(0.1)
+    if count:
+        raise BackupError(
+            "backup_in_use",
+            _("The database is in use: %(count)s connections."),
+            _("Stop web and workers first; engines go on."),
+            params={"count": count},
+        )
+
+
+def _connections() -> int:
+    """How many others there are to this database."""
     with own_connection() as connection:
         row = connection.execute(
             "SELECT count(*) FROM pg_stat_activity"
             " WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()"
             " AND backend_type = 'client backend'"
         ).fetchone()
-    if row and row[0]:
-        raise BackupError(
-            "backup_in_use",
-            _("The database is in use: %(count)s connections."),
-            _("Stop web and workers first; engines go on."),
-            params={"count": row[0]},
-        )
+    return row[0] if row else 0
 
 
 def _bring_in(archive: tarfile.TarFile, manifest: dict[str, Any]) -> None:

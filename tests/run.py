@@ -20,7 +20,8 @@ OUTPUT = ROOT / "test-output"
 REQUIRE_ALL = os.environ.get("BERTH_TEST_ALL") == "1"
 PG15 = Path("/usr/lib/postgresql/15/bin")
 OLDEST = "python3.10"  # that an agent runs on; the panel needs a newer one
-TWO = ("-n", "2")  # quick tests mostly wait; whole process trees want the machine for themselves
+TWO = ("-n", "2")  # tests mostly wait
+TWO_FILES = (*TWO, "--dist", "loadfile")  # what a file's tests share is costly: a whole Berth, a browser
 TESTS_FAILED, NOTHING_SELECTED = 1, 5  # pytest's exit codes
 
 
@@ -45,7 +46,8 @@ class Part:
         if self.code == TESTS_FAILED:
             say(f"\n### {self.name}: what failed, once more")
             first = self.closing
-            again = self._pytest(["--lf", "--lfnf=none", *cache, *self.more, *arguments], f"{self.slug}-again")
+            alone = [*self.more, *arguments, "-n", "0"]
+            again = self._pytest(["--lf", "--lfnf=none", *cache, *alone], f"{self.slug}-again")
             if not self.code:
                 self.unsteady = [line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
                 self.closing = f"{first}; once more: {self.closing}"
@@ -119,8 +121,8 @@ def parts() -> list[Part]:
         Part("quick tests", f"not slow and {alone}", {}, TWO),
         Part("quick tests with servers", f"not slow and {served}", {}, TWO),
         Part("process trees without servers", f"slow and {alone}", {}),
-        Part("process trees with servers", f"slow and {served}", {}),
-        Part("tests in a browser", "browser and not engine", {}),
+        Part("process trees with servers", f"slow and {served}", {}, TWO_FILES),
+        Part("tests in a browser", "browser and not engine", {}, TWO_FILES),
         Part("tests with a real engine", "engine", {}),
     ]
     if (PG15 / "initdb").exists() and not os.environ.get("DATABASE_URL"):
