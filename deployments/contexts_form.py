@@ -28,6 +28,7 @@ from deployments.wording import words
 from models_catalog.contexts import short_name
 from models_catalog.estimate import Amount
 from models_catalog.models import Artifact
+from models_catalog.shelf import may_deploy
 from panel.core.errors import Invalid
 from panel.core.numbers import approx, duration, gib, ngroup
 from panel.fleet.models import Gpu, Host, Runtime
@@ -158,8 +159,14 @@ def incomplete(deploy: DeploymentForm, bad: Invalid | None = None) -> dict[str, 
     return {"form": deploy, "bad": bad, "problems": list(bad.fields.values()) if bad else []}
 
 
-def refusal(spec: DeploymentSpec, name: str) -> dict[str, Any] | None:
-    """The plan of what could not start however long it waited; None where it may start, now or later."""
+def refusal(spec: DeploymentSpec, name: str, actor: Any) -> dict[str, Any] | None:
+    """The plan of what could not start however long it waited; None where it may start, now or later.
+
+    None too for a model that the person may not use: that refusal comes first, and is the service's.
+    """
+    artifact = Artifact.objects.select_related("model").filter(pk=spec.artifact_id).first()
+    if artifact is None or not may_deploy(artifact.model, actor):
+        return None
     check = preflight.check(spec, name=name)
     if check.ok or check.retryable:
         return None

@@ -102,7 +102,7 @@ def _save(request: HttpRequest, form: DeploymentForm, row: Deployment | None) ->
             spec = form.to_spec()
             start = request.POST.get("act") != "save"
             name = form.cleaned_data["name"]
-            if start and (refused := contexts_form.refusal(spec, name)) is not None:
+            if start and (refused := contexts_form.refusal(spec, name, request.actor)) is not None:
                 form.add_error(None, refused["reason"].text)
                 return _show(request, form, row, refused)
             despite = warnings_of(spec, name) if request.POST.get("act") == "anyway" else []
