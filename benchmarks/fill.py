@@ -11,7 +11,7 @@ HOSTS, GPUS_EACH, MODELS, DOWNLOADS, PEOPLE = 20, 8, 1000, 1000, 50
 
 def fill(deployment: Any) -> dict[str, int]:
     """Copy `deployment`, its newest run and what belongs to it; returns {table: rows}."""
-    from deployments.models import Deployment, Run, Transition
+    from deployments.models import Deployment, Failure, Run, Transition
     from models_catalog.models import CatalogModel, Download
     from panel.accounts.models import User
     from panel.audit.models import Event
@@ -24,13 +24,14 @@ def fill(deployment: Any) -> dict[str, int]:
     _models(deployment.run.copy.artifact)
     _downloads(deployment.run.host_id)
     _deployments(deployment)
+    _failures()
     _people()
     _events(deployment)
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE")  # what autovacuum would do a minute later, in the middle of the figures
         cursor.execute("RESET statement_timeout")
     connection.close()
-    kinds = (Deployment, Run, Job, Transition, Event, Host, Gpu, CatalogModel, Download, User)
+    kinds = (Deployment, Run, Failure, Job, Transition, Event, Host, Gpu, CatalogModel, Download, User)
     return {kind.__name__: kind._default_manager.count() for kind in kinds}
 
 
@@ -168,6 +169,25 @@ def _deployments(row: Any) -> None:
         "made",
         deployment_id="d",
         run_id="run",
+    )
+
+
+def _failures() -> None:
+    """As if each start but the newest had failed, in 40 classes; every third was mended by the next one."""
+    from deployments.diagnosis.rules import ALL
+
+    codes = ", ".join(f"'{rule.code}'" for rule in ALL[:40])
+    some = "abs(hashtext(r.id::text))"
+    third = "r.number % 3 = 0"
+    change = f"(ARRAY['same', 'max_model_len', 'gpu_memory_utilization'])[1 + {some} % 3]"
+    run(
+        "INSERT INTO deployments_failure (run_id, deployment_id, at, code, phase, engine, engine_version, host_name,"
+        ' model_name, alike, mended_by_id, mended_change, "right")'
+        f" SELECT r.id, r.deployment_id, r.created_at, (ARRAY[{codes}])[1 + {some} % 40], 'load', 'vllm',"
+        " '0.' || r.number, 'gpu-' || lpad((r.number % 20)::text, 3, '0'), 'team/model-' || r.deployment_id % 1000,"
+        f" md5(({some} % 500)::text), CASE WHEN {third} THEN n.id END, CASE WHEN {third} THEN {change} ELSE '' END,"
+        " CASE WHEN r.number % 7 = 0 THEN true END FROM deployments_run r JOIN deployments_run n"
+        " ON n.deployment_id = r.deployment_id AND n.number = r.number + 1 WHERE r.outcome <> ''"
     )
 
 

@@ -26,6 +26,7 @@ LISTS = (
     "models",
     "runtimes",
     "runtimes/installs",
+    "failures/runs",
     "events",
     "users",
     "users/invitations",
@@ -46,6 +47,9 @@ SITES = (
     "/models/downloads/",
     "/models/downloads/find",
     "/runtimes/",
+    "/failures/",
+    "/failures/?days=30&q=chat-07",
+    "/failures/?page=20",
     "/activity",
     "/people/",
     "/account",
@@ -60,6 +64,7 @@ def paths_of(deployment: int, model: int) -> tuple[list[str], list[str]]:
         f"/api/v1/deployments/{deployment}/runs",
         "/api/v1/deployments?q=chat-07",
     ]
+    api += ["/api/v1/failures", "/api/v1/failures?days=90&host=gpu-007"]
     api += ["/api/v1/events?who=person-7&limit=50", f"/api/v1/events?on=deployment:{deployment}"]
     pages = [f"/deployments/{deployment}/", f"/models/{model}/", f"/models/{model}/elsewhere"]
     pages += [f"/activity?on=deployment:{deployment}"]

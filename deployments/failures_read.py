@@ -1,12 +1,13 @@
 """Reading what failed: filters, numbers by class, single failures, errors alike. Queries do not grow with the rows."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 from urllib.parse import urlencode
 
-from django.db.models import Count, Max, Q, QuerySet
+from django.db.models import Count, F, Max, Q, QuerySet, Value
 from django.utils import timezone
 
 from deployments.diagnosis.rules import BY_CODE
@@ -119,6 +120,11 @@ def classes(rows: "QuerySet[Failure]") -> list[ClassNumbers]:
     return sorted(found.values(), key=lambda one: (-one.count, one.code))
 
 
+def these(numbers: Sequence[int]) -> "QuerySet[Failure]":
+    """Rows by their numbers, newest first."""
+    return Failure.objects.filter(pk__in=numbers).order_by("-id")
+
+
 def shown(rows: "QuerySet[Failure]") -> "QuerySet[Failure]":
     """With what a line of the list says."""
     names = ("run__number", "mended_by__number", "deployment__name", "deployment__deleted_at")
@@ -146,17 +152,18 @@ def choices(chosen: Filters) -> Choices:
     """What the filters can be set to: what failed lately, and what is chosen. Two queries."""
     newest = Failure.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     lately = Failure.objects.filter(pk__gt=newest - RECENT).order_by()
-    found = list(lately.values_list("host_name", "engine", "engine_version", "model_name", "code").distinct())
 
-    def several(values: set[str], also: str) -> list[str]:
-        return sorted((values | {also}) - {""}, key=str.casefold)[:CHOICES]
+    def distinct(kind: str, *names: str) -> "QuerySet[Any]":
+        second = F(names[1]) if len(names) > 1 else Value("")
+        return lately.values_list(Value(kind), F(names[0]), second).distinct()
 
-    return Choices(
-        hosts=several({row[0] for row in found}, chosen.host),
-        engines=several({f"{row[1]} {row[2]}".strip() for row in found}, chosen.engine),
-        models=several({row[3] for row in found}, chosen.model),
-        codes=several({row[4] or NOT_RECOGNISED for row in found}, chosen.code),
-    )
+    found: dict[str, set[str]] = {"host": {chosen.host}, "engine": {chosen.engine}, "model": {chosen.model}}
+    found["code"] = {chosen.code}
+    others = (distinct("engine", "engine", "engine_version"), distinct("model", "model_name"), distinct("code", "code"))
+    for kind, value, version in distinct("host", "host_name").union(*others):
+        found[kind].add(f"{value} {version}".strip() or (NOT_RECOGNISED if kind == "code" else ""))
+    sorted_ = {kind: sorted(values - {""}, key=str.casefold)[:CHOICES] for kind, values in found.items()}
+    return Choices(sorted_["host"], sorted_["engine"], sorted_["model"], sorted_["code"])
 
 
 def of_run(run_id: Any) -> Failure | None:

@@ -26,10 +26,11 @@ def index(request: HttpRequest) -> HttpResponse:
     filters = Filters.of(request.GET)
     rows = failures_read.matching(filters, request.actor)
     found = failures_read.classes(rows)
-    shown = slice_of(request, failures_read.shown(rows), size=PAGE)
+    numbers = slice_of(request, rows.values_list("pk", flat=True), size=PAGE)  # a far page joins only what it shows
+    shown = list(failures_read.shown(failures_read.these(numbers.items)))
     context = {
-        **contexts_failures.page(filters, found, list(shown), every="every" in request.GET),
-        "page": shown,
+        **contexts_failures.page(filters, found, shown, every="every" in request.GET),
+        "page": numbers,
     }
     if request.GET.get("part") != "rows":
         context |= contexts_failures.selects(filters)

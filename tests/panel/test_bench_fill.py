@@ -34,6 +34,7 @@ def test_one_real_deployment_becomes_many(monkeypatch: pytest.MonkeyPatch) -> No
     row.refresh_from_db()
     made = fill.fill(row)
     assert made["Deployment"] == 12 and made["Run"] == 11 * 3 + 1
+    assert made["Failure"] == 11 * 2
     assert Host.objects.count() == 3 and Gpu.objects.count() == 2 * fill.GPUS_EACH
     assert made["CatalogModel"] == made["Download"] == 5 and not Download.objects.filter(ended_at=None).exists()
     assert Event.objects.count() == before + 200
