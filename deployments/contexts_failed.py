@@ -10,9 +10,9 @@ from deployments import failures, failures_read, run_log
 from deployments.contexts_revisions import changes_between
 from deployments.diagnosis.rules import BY_CODE
 from deployments.models import Failure, Run
-from deployments.wording import words
+from deployments.wording import person, words
 from panel.audit.wording import NAMES
-from panel.core.numbers import ngroup
+from panel.core.numbers import gib, ngroup
 
 CERTAIN, LIKELY = 0.9, 0.8
 
@@ -38,6 +38,7 @@ def diagnosis(run: Run, *, may_judge: bool) -> dict[str, Any]:
         "root_line": block.get("root_line"),
         "more": len(block.get("lines") or []) > 1,
         "ruled_out": ruled_out(run),
+        "excluded": excluded(run),
         "changed": changed_since(run),
         "alike": [line(other) for other in failures_read.alike(row)] if row is not None and not explained else [],
         "seen": seen(row),
@@ -56,6 +57,22 @@ def ruled_out(run: Run) -> list[dict[str, Any]]:
     """What looked like a cause in the log and only follows from it, each with its line."""
     known = [each for each in run.diagnosis.get("ruled_out") or [] if each.get("class") in BY_CODE]
     return [{"title": _(BY_CODE[each["class"]].title), "line": each.get("line")} for each in known]
+
+
+def excluded(run: Run) -> list[dict[str, str]]:
+    """What it was not, by what was measured on the host before the start and while it ran."""
+    cause, known = (run.reason.get("params") or {}).get("cause"), run.diagnosis
+    gpus = ((known.get("memory") or {}).get("before") or {}).get("gpus") or []
+    found = []
+    if gpus and cause != "mem.gpu_busy" and not any(gpu.get("others") for gpu in gpus):
+        least = min(gpus, key=lambda gpu: gpu.get("free_mib") or 0)
+        text = _("%(free)s of %(total)s were free before the start.")
+        values = {"free": gib(least.get("free_mib")), "total": gib(least.get("total_mib"))}
+        found.append({"title": _("Other programs on the GPU"), "text": text % values})
+    if known.get("oom_kills") == 0 and cause != "mem.host_oom_killed":
+        text = _("The system ended no process for lack of memory while it ran.")
+        found.append({"title": _("Too little memory in the machine"), "text": text})
+    return found
 
 
 def seen(row: Failure | None) -> str:
@@ -79,7 +96,8 @@ def changed_since(run: Run) -> dict[str, Any]:
         items.append({"name": _("Host"), "before": good.host_name or "–", "after": run.host_name or "–"})
     if _gpus(good) != _gpus(run):
         items.append({"name": _("GPUs"), "before": _gpus(good), "after": _gpus(run)})
-    return {"good": good, "items_of": items}
+    unset = [{**item, **{side: _("not set") for side in ("before", "after") if item[side] == "–"}} for item in items]
+    return {"good": good, "items_of": unset}
 
 
 def _gpus(run: Run) -> str:
@@ -129,7 +147,8 @@ def line(row: Failure) -> dict[str, Any]:
 
 def verdict(run: Run, row: Failure | None, *, may_judge: bool) -> dict[str, Any]:
     """The question "Was this right?" and what was answered."""
-    return {"run": run, "failure": row, "may_judge": may_judge, "longest": failures.LONGEST_NOTE}
+    who = person(row.judged_by) if row is not None else ""
+    return {"run": run, "failure": row, "judge": who, "may_judge": may_judge, "longest": failures.LONGEST_NOTE}
 
 
 # --- the log around the cause ---------------------------------------------------------------------------------------

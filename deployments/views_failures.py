@@ -15,7 +15,7 @@ from panel.accounts.guard import right
 from panel.core.errors import NotFound
 from panel.core.pages import go, is_htmx, page, slice_of
 
-PAGE = 50
+PAGE = 30
 VERDICTS = {"yes": True, "no": False}
 
 

@@ -50,10 +50,14 @@ def changed(row: Deployment, **changes: object) -> None:
 def whole() -> str:
     """Recognised, after a change, met before, and judged."""
     row, copy = gpu_deployment("failed")
-    log = (CORPUS / "015.log").read_bytes()
+    log = (CORPUS / "007.log").read_bytes()
     failed_start(row, copy, log)
     changed(row, options={"max_model_len": 40960, "gpu_memory_utilization": 0.98})
     run = failed_start(row, copy, log)
+    gpus = [{"index": 0, "total_mib": 46_068, "free_mib": 45_000, "others": []}]
+    Run.objects.filter(pk=run.pk).update(
+        diagnosis={**run.diagnosis, "memory": {"before": {"gpus": gpus}}, "oom_kills": 0}
+    )
     failures.judge(run, right=False, note="Another program had taken the memory meanwhile.", actor=None)
     return page_of(row)
 

@@ -266,7 +266,23 @@ def test_what_changed_since_it_worked(copy: Copy) -> None:
     run.save()
     page = text(as_role("viewer"), where)
     assert "Changed since" in page and reverse("run", args=[good.pk]) in page
-    assert "– → 0.98" in page and "0.32.0 → 0.33.0" in page
+    assert "not set → 0.98" in page and "0.32.0 → 0.33.0" in page
+
+
+def test_what_was_measured_rules_out_too(copy: Copy) -> None:
+    row = builders.make_deployment(copy, state="failed")
+    run = fail(row, copy, LENGTH)
+    where = reverse("deployment", args=[row.pk])
+    assert "Other programs on the GPU" not in text(as_role("viewer"), where)
+    gpu = {"index": 0, "total_mib": 24 * 1024, "free_mib": 22 * 1024, "others": []}
+    run.diagnosis = {"memory": {"before": {"gpus": [gpu]}}, "oom_kills": 0}
+    run.save()
+    page = text(as_role("viewer"), where)
+    assert "22.0 GiB of 24.0 GiB were free before the start." in page and "ended no process for lack of memory" in page
+    gpu["others"] = [{"pid": 1, "name": "python3"}]
+    run.diagnosis = {"memory": {"before": {"gpus": [gpu]}}, "oom_kills": 1}
+    run.save()
+    assert "What it was not" not in text(as_role("viewer"), where)
 
 
 def test_not_recognised_shows_others_with_the_same_error(copy: Copy) -> None:
