@@ -357,7 +357,7 @@ def rough(value: float) -> int:
     whole = round(value)
     if whole < 20:
         return whole
-    digits = 10 ** (len(str(whole)) - 2)
+    digits = int(10 ** (len(str(whole)) - 2))
     return round(whole / digits) * digits
 
 

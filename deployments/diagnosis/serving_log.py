@@ -79,7 +79,7 @@ def of_memory(code: str) -> bool:
 def others(classes: Mapping[str, Any], now: float) -> list[tuple[str, int]]:
     """(class, times) of what no finding of its own speaks of, the most frequent first."""
     codes = [code for code in _newer(classes, now) if code not in OWN and not of_memory(code) and code in BY_CODE]
-    counted = [(code, recent(classes, now, lambda other, this=code: other == this)) for code in codes]
+    counted = [(code, recent(classes, now, {code}.__contains__)) for code in codes]
     return sorted(counted, key=lambda pair: -pair[1])
 
 

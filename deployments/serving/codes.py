@@ -77,7 +77,7 @@ FOUND: dict[str, Pair] = {
         _("%(count)s of the last %(all)s requests were refused by the engine."),
         _("Status 4xx: the requests ask for something that it does not do. Whoever sends them sees the reason."),
     ),
-    "serve.logged": (_("Something goes wrong with requests."), _("Its log says so %(count)s times in ten minutes.")),
+    "serve.logged": (_("Its log says so %(count)s times in ten minutes."), ""),  # after the words of the class itself
     "serve.hung": (
         _("It gave no answer for %(minutes)s min, although its port was open."),
         _("Berth ended it. The end of its log may show what it hung on."),

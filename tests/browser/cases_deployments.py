@@ -11,14 +11,17 @@ from deployments.models import Deployment, Transition
 from tests.browser.cases import case
 from tests.browser.deployment_rows import (
     CHINESE_MODEL,
+    FINDINGS,
     LONG,
     LONG_MODEL,
     TRACE,
     cpu_shelf,
     earlier,
     end_badly,
+    finding,
     gpu_deployment,
     gpu_shelf,
+    looked_at,
     page_of,
     phases,
     start,
@@ -111,6 +114,16 @@ def ready() -> str:
     row, copy = gpu_deployment("ready")
     builders.ready(row, start(row, copy, ago=151))
     return page_of(row)
+
+
+@case("deployment-ready-findings", role="operator")
+def ready_findings() -> str:
+    row, copy = gpu_deployment("ready")
+    run = start(row, copy, ago=151)
+    run.findings = {"found": [finding(*each) for each in FINDINGS], "base": {}}
+    builders.ready(row, run)
+    looked_at(run)
+    return f"/deployments/{row.pk}/"
 
 
 @case("deployment-ready-viewer", role="viewer")

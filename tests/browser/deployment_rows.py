@@ -7,6 +7,8 @@ from django.utils import timezone
 
 from deployments.models import Deployment, Run, Transition
 from models_catalog.models import Copy
+from panel.fleet import samples, serving_points
+from panel.fleet.wire_serving import Point
 from tests.deployments import builders
 
 LONG = "a-deployment-with-quite-a-long-name-that-fills-all-63-letters-x"
@@ -154,3 +156,29 @@ def end_badly(row: Deployment, copy: Copy, reason: dict[str, Any], **values: Any
     row.reason = reason
     row.save()
     return run
+
+
+FIX = {"code": "fix.more_share", "params": {"before": 0.9, "after": 0.95},
+       "patch": {"options": {"gpu_memory_utilization": 0.95}}}  # fmt: skip
+FINDINGS: list[tuple[str, str, str, dict[str, Any], dict[str, Any] | None]] = [
+    ("serve.silent", "serve.silent", "bad", {"times": 4}, None),
+    ("serve.waiting", "serve.waiting_memory", "warn", {"waiting": 44, "running": 16, "percent": 95}, FIX),
+    ("serve.logged", "serve.logged", "note",
+     {"count": 7, "title": "A request sent a picture to a model that reads text only",
+      "why": "Only this request failed; the engine goes on.",
+      "line": "ValueError: /models/Qwen3-30B-A3B-Instruct-2507 is not a multimodal model"}, None),
+]  # fmt: skip
+
+
+def finding(family: str, code: str, level: str, params: dict[str, Any], fix: dict[str, Any] | None) -> dict[str, Any]:
+    """As a run keeps it, seen for twelve minutes."""
+    since = timezone.now().timestamp() - 720
+    return {"family": family, "code": code, "level": level, "params": params, "since": since, "fix": fix}
+
+
+def looked_at(run: Run) -> None:
+    """What its engine said of itself in the last minutes."""
+    now = timezone.now().timestamp()
+    for age in range(180, -1, -10):
+        point = Point(now - age, health=200, running=16, waiting=44, kv_usage=0.953, generation_tokens=1e6 - 412 * age)
+        samples.ask(*serving_points.commands({str(run.job_id): point}))

@@ -18,14 +18,16 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from deployments.models import Deployment
+from deployments.models import Deployment, Run
 from deployments.wording import STEPS_NOW
 from panel.audit.models import Event
-from panel.fleet import logstore
+from panel.fleet import logstore, serving_points
 from panel.fleet.agent import sample_model
 from panel.fleet.models import Host, Reservation
+from panel.fleet.wire_serving import Point
 from tests.browser import checks
 from tests.e2e.stack import ROOT, Stack
+from tests.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.browser]
 
@@ -177,6 +179,7 @@ def use(page: Page, berth: Stack, shoot: Camera) -> None:
     base = page.locator("#ep").inner_text().strip()
     assert base == f"{berth.url}/v1"
 
+    before = until(lambda: numbers_of(run), timeout=60, why="the engine's own numbers are here")
     answer = httpx.post(
         f"{base}/chat/completions",
         json={"model": NAME, "temperature": 0, "max_tokens": 40,
@@ -186,6 +189,7 @@ def use(page: Page, berth: Stack, shoot: Camera) -> None:
     assert answer.status_code == 200, answer.text
     assert "Paris" in answer.json()["choices"][0]["message"]["content"]
     assert httpx.post(f"{base}/chat/completions", json={"model": NAME}, timeout=20).status_code == 401
+    numbers_moved(page, run, before, shoot)
 
     paste_the_examples(page, berth, token)
     page.get_by_label("Your message").fill("What is the capital of France?")
@@ -194,6 +198,32 @@ def use(page: Page, berth: Stack, shoot: Camera) -> None:
     expect(page.locator("#chat .msg").last).to_contain_text("Paris")
     expect(page.locator("#chat .note.bad")).to_have_count(0)
     shoot(page, "asked")
+
+
+def numbers_of(run: Run) -> Point | None:
+    """What the engine said of itself last, once it was seen to be idle and well."""
+    point = next(reversed(serving_points.read([run.job_id])[str(run.job_id)]), None)
+    return point if point is not None and point.health == 200 and point.running == 0 else None
+
+
+def numbers_moved(page: Page, run: Run, before: Point, shoot: Camera) -> None:
+    """One answer more, its tokens, and no finding: all without a reload."""
+
+    def counted() -> bool:
+        point = numbers_of(run)
+        return point is not None and (point.done or 0) > (before.done or 0)
+
+    until(counted, timeout=60, why="the answer is counted")
+    after = numbers_of(run)
+    assert after is not None and before.problem == after.problem == ""
+    assert (after.generation_tokens or 0) > (before.generation_tokens or 0)
+    assert (after.prompt_tokens or 0) > (before.prompt_tokens or 0) and (after.steps or 0) > (before.steps or 0)
+    assert (after.http_ok or 0) > (before.http_ok or 0) and after.http_5xx is None and after.failed == 0
+    assert after.kv_usage is not None and after.rss_mib and after.rss_mib > 200
+    expect(page.locator("#now")).to_contain_text("In the queue")
+    expect(page.locator("#now")).to_contain_text(re.compile(r"\d %"))
+    expect(page.locator("#findings .note")).to_have_count(0)
+    shoot(page, "right-now")
 
 
 def paste_the_examples(page: Page, berth: Stack, token: str) -> None:
