@@ -23,7 +23,7 @@ from panel.fleet.wire_serving import Point
 
 log = logging.getLogger(__name__)
 
-EVERY_S = 5.0  # at the usual pace of the ticker
+EVERY_S = 10.0  # at the usual pace of the ticker
 _due = 0.0  # on the monotonic clock of this process
 
 READ = (
@@ -37,7 +37,7 @@ def turn() -> None:
     """Look, if it is time. Cheap when nothing serves."""
     global _due
     if time.monotonic() >= _due:
-        _due = time.monotonic() + min(EVERY_S, 2.5 * settings.BERTH_TICK_S)
+        _due = time.monotonic() + min(EVERY_S, 5 * settings.BERTH_TICK_S)
         look(time.time())
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from panel.fleet import hostclock, samples, serving_points, wire
 from panel.fleet.models import Host
-from panel.fleet.wire_serving import Point
 
 # Figures of a job that move while nothing happens.
 MOVING = ("log_size", "log_hole", "last_output_at", "read_bytes", "rss_mib", "gpu_used_mib", "processes", "serving")
@@ -107,11 +106,11 @@ def sample(
     return {"at": at, "jobs": jobs, "facts": facts, **{k: (before or {}).get(k) for k in ("told", "rows")}}
 
 
-def points(report: wire.Report, before: dict[str, Any] | None, now: datetime) -> dict[str, Point]:
+def points(report: wire.Report, before: dict[str, Any] | None, now: datetime) -> dict[str, serving_points.New]:
     """The looks at engines that a report brings, without those that are known already; by job."""
     known, at = (before or {}).get("jobs", {}), now.timestamp()
     found = {s.id: serving_points.new_point(s, known.get(s.id) or {}, report, at) for s in report.jobs if s.serving}
-    return {job_id: point for job_id, point in found.items() if point is not None}
+    return {job_id: new for job_id, new in found.items() if new is not None}
 
 
 def still_since(old: dict[str, Any], new: dict[str, Any], at: float) -> float:

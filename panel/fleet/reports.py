@@ -12,7 +12,6 @@ from panel.fleet import doors, heartbeat, hostclock, live, logstore, samples, se
 from panel.fleet.models import Gpu, Host, Job, JobLog
 from panel.fleet.runtimes import outcomes as runtime_outcomes
 from panel.fleet.runtimes import packages
-from panel.fleet.wire_serving import Point
 
 LATE_US = 300_000_000  # a call is not under way for longer; a machine put back to an earlier moment is
 PROVISION = ("install", "remove")  # kinds of jobs that change which engines a host has
@@ -86,7 +85,7 @@ def _store(
     return wire.ReportReply(rev=changes.get("work_rev", host.work_rev), forget=_to_forget(host, jobs, report))
 
 
-def _remember(host_id: int, sample: dict[str, Any], looks: dict[str, Point]) -> None:
+def _remember(host_id: int, sample: dict[str, Any], looks: dict[str, serving_points.New]) -> None:
     try:
         samples.keep(host_id, sample, serving_points.commands(looks))
     except samples.Away:

@@ -181,4 +181,4 @@ def looked_at(run: Run) -> None:
     now = timezone.now().timestamp()
     for age in range(180, -1, -10):
         point = Point(now - age, health=200, running=16, waiting=44, kv_usage=0.953, generation_tokens=1e6 - 412 * age)
-        samples.ask(*serving_points.commands({str(run.job_id): point}))
+        samples.ask(*serving_points.commands({str(run.job_id): serving_points.New(point, 100)}))

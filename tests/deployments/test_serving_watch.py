@@ -162,14 +162,16 @@ def say(row: Deployment, at: float, **numbers: Any) -> None:
 def test_reports_become_points_once_each_and_few(
     row: Deployment, broker: redis.Redis, monkeypatch, django_capture_on_commit_callbacks
 ) -> None:
-    monkeypatch.setattr(serving_points, "KEPT", 5)
+    monkeypatch.setattr(serving_points, "LEAST", 5)
+    monkeypatch.setattr(serving_points, "SPAN_S", 100.0)
+    monkeypatch.setattr(serving_points, "MOST", 12)
     key = str(row.run.job_id)
-    for n in range(8):
+    for n in range(20):
         with django_capture_on_commit_callbacks(execute=True):
             say(row, 1000.0 + 10 * n, running=n)
             say(row, 1000.0 + 10 * n, running=n)  # the same look, in a report that came for another reason
     points = serving_points.read([key])[key]
-    assert [point.running for point in points] == [3, 4, 5, 6, 7]
+    assert [point.running for point in points] == list(range(10, 20))
     assert all(abs(point.at - (time.time() - 2)) < 30 for point in points), "by our clock, whatever the host's says"
     assert points[-1].rss_mib == 3000
     assert 0 < broker.ttl(serving_points.KEY + key) <= serving_points.LASTS_S
