@@ -236,4 +236,4 @@ def test_berth_mends_it_itself_where_someone_switched_that_on(stack: Stack) -> N
     row = too_long(stack, "by-itself", fix_once=True)
     stack.wait_for(row, "ready")
     assert (row.run.number, row.run.cause, row.revision.number) == (2, "fix", 2)
-    assert Event.objects.filter(verb="deployment.mended", target_name="by-itself").count() == 1
+    assert Event.objects.filter(verb="deployment.mended", target="by-itself").count() == 1
