@@ -131,3 +131,13 @@ def test_who_listens(child: subprocess.Popen[bytes]) -> None:
 @pytest.mark.parametrize("value", [None, [], [1, 2], ["1", 2, "b"], [0, 1, "b"], [-5, 1, "b"], {"a": 1}, [1, 2, 3]])
 def test_nonsense_names_no_process(value: object) -> None:
     assert Ident.load(value) is None
+
+
+def test_who_listens_on_a_port_is_named() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+        assert procs.listener(port) == "", "bound is not listening"
+        server.listen()
+        assert procs.listener(port).endswith(f"(process {os.getpid()})")
+    assert procs.listener(port) == ""

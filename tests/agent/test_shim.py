@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import marshal
 import os
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from panel.fleet.agent import shim as shim_module
 from panel.fleet.agent.procs import boot_id
 from panel.fleet.agent.spawn import SHIM
 from tests.agent.conftest import marked
@@ -81,6 +83,7 @@ def test_it_records_and_leaves(shim: Shim) -> None:
     ended = shim.read("exit.json")
     assert (ended["exit_code"], ended["signal"], ended["errno"]) == (9, None, 0)
     assert ended["ended_at"] >= shim.read("run.json")["started_at"]
+    assert ended["oom_kills"] in (0, None), "nothing was ended for lack of memory, or the kernel does not tell"
     assert not [path.name for path in shim.folder.iterdir() if path.suffix == ".tmp"]
 
 
@@ -150,3 +153,29 @@ def test_no_core_file_and_ordinary_signals(shim: Shim) -> None:
     assert shim.process.wait(20) == 0
     # 3 is the handle with which the folder itself is listed.
     assert (shim.folder / "log").read_text() == "0 0\nset() ['0', '1', '2', '3']\n"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "wanted"),
+    [
+        ("0::/user/berth\n", {"/sys/fs/cgroup/user/berth/memory.events": "oom 4\noom_kill 3\n"}, 3),
+        ("0::/docker/x\n", {"/sys/fs/cgroup/memory.events": "oom_kill 1\n"}, 1),
+        ("9:memory:/a\n", {"/sys/fs/cgroup/memory/a/memory.oom_control": "under_oom 0\noom_kill 2\n"}, 2),
+        ("0::/\n", {"/proc/vmstat": "pgpgin 9\noom_kill 7\n"}, 7),
+        ("0::/\n", {"/proc/vmstat": "oom_kill many\n"}, -1),
+        ("", {}, -1),
+    ],
+    ids=["v2", "container", "v1", "machine", "nonsense", "nowhere"],
+)
+def test_where_the_kernel_counts_what_it_ended(
+    monkeypatch: pytest.MonkeyPatch, cgroup: str, files: dict[str, str], wanted: int
+) -> None:
+    there = {"/proc/self/cgroup": cgroup, **files}
+
+    def opened(name: str, *_rest: Any) -> io.StringIO:
+        if name not in there:
+            raise FileNotFoundError(name)
+        return io.StringIO(there[name])
+
+    monkeypatch.setattr(shim_module, "open", opened, raising=False)
+    assert shim_module.oom_kills() == wanted
