@@ -43,6 +43,7 @@ def look(row: Deployment, run: Run | None, spec: DeploymentSpec, fleet: prefligh
         copy_path=copy.path if copy is not None else "",
         repairable=copy is not None and repairs.possible(copy),
         model=fleet.artifact.model_id,
+        tasks=tuple(map(str, fleet.artifact.facts.get("tasks") or ())),
         own_code=_own_code(copy),
         ggufs=tuple(_ggufs(copy)),
         twins=tuple(Form(twin.artifact_id, twin.name) for twin in fleet.twins if host.pk in twin.copies)[:MOST_FORMS],

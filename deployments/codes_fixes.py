@@ -49,7 +49,11 @@ FIXES: dict[str, Pair] = {
     "fix.install": (_("Install another vLLM on %(host)s"), _("The engine that is there stays.")),
     "fix.plugin": (_("Add the plug-in that reads GGUF files to this engine"), _("An admin can do it by one click.")),
     "fix.package": (_("Install %(package)s in the engine's own environment"), _("Run this on the host:")),
-    "fix.repair": (_("Fetch the damaged files of the model again"), ""),
+    "fix.package_anew": (_("Bring %(package)s up to date in the engine's own environment"), _("Run this on the host:")),
+    "fix.task_generate": (_("Use it for chat and text"), _("That is what this model was made for.")),
+    "fix.task_embed": (_("Use it for embeddings (vectors)"), _("That is what this model was made for.")),
+    "fix.task_score": (_("Use it for reranking (scores)"), _("That is what this model was made for.")),
+    "fix.repair": (_("Fetch what is missing or damaged of the model's files"), ""),
     "fix.repair_file": (_("Fetch %(file)s again"), ""),
     "fix.look": (
         _("Look at the model's files again"),

@@ -66,13 +66,13 @@ class Around:
     copy_path: str = ""
     repairable: bool = False
     model: int | None = None
+    tasks: tuple[str, ...] = ()  # what the model is made for, as its files say
     own_code: bool = False  # the model brings code of its own that nobody allowed
     ggufs: tuple[Form, ...] = ()  # files that lie in the model's folder
     twins: tuple[Form, ...] = ()  # smaller forms of the model on that host
     holders: tuple[Holder, ...] = ()
     port_holder: str = ""
     flags: frozenset[str] = frozenset()  # what the engine's parser knows; empty: not known
-    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def newer(self) -> Engine | None:
         """The newest of the other engines that is newer than the one that failed."""

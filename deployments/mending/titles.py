@@ -34,6 +34,8 @@ def title_of(option: str, before: Any, to: Any, *, back: bool = False) -> tuple[
         return "fix.back", params
     if (option, str(to)) in _OF_VALUE:
         return _OF_VALUE[option, str(to)], params
+    if option == "task":
+        return f"fix.task_{to}", params
     if option == "gpu_count" and to == 1:
         return "fix.gpus_one", params
     if option == "gpu_memory_utilization":

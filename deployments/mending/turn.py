@@ -34,6 +34,7 @@ SAME_VALUE = ("max_model_len", "gpu_memory_utilization", "tensor_parallel_size",
 KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 PACKAGE = re.compile(r"(?:(?:--upgrade|--force-reinstall) )?[A-Za-z0-9][\w.<>=\[\], -]{0,100}")
 MOST_HOLDERS = 2
+TASKS = ("generate", "embed", "score")
 AGAIN = 45  # how often the same start goes well the next time, where it may
 ANOTHER_ENGINE = "Try another engine."  # Berth starts one kind
 
@@ -129,7 +130,7 @@ def _split(offer: Offer, spec: DeploymentSpec, to: Any) -> list[Fix]:
     if not isinstance(to, int) or to < 1:
         return []
     was = offer.before or edits.value_of(spec, "tensor_parallel_size") or len(spec.gpu_uuids) or spec.gpu_count
-    if to == was:
+    if str(to) == str(was):
         return []
     patch = edits.with_gpus(spec, to)
     return patch_fix(spec, "gpu_count", patch, to, chance=offer.chance, cost=offer.cost, before=was)
@@ -242,7 +243,9 @@ def _package(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     if not PACKAGE.fullmatch(name):  # it may come out of a log, and somebody will paste it into a shell
         return []
     words = [around.python or "python", "-m", "pip", "install", *name.split()]
-    return [Fix("package", "fix.package", {"package": name}, command=shlex.join(words), chance=offer.chance,
+    code = "fix.package_anew" if name.startswith("--") else "fix.package"
+    bare = " ".join(word for word in name.split() if not word.startswith("--"))
+    return [Fix("package", code, {"package": bare}, command=shlex.join(words), chance=offer.chance,
                 cost=offer.cost)]  # fmt: skip
 
 
@@ -335,6 +338,9 @@ def _of_class(code: str, spec: DeploymentSpec, around: Around) -> list[Fix]:
             return patch_fix(spec, "kv_cache_gib", {"kv_cache_gib": was // 2}, was // 2, chance=78, cost="context",
                              before=was)  # fmt: skip
         return [Fix("again", "fix.again", chance=AGAIN)]
+    if code == "config.runner_mismatch":
+        task = next((task for task in TASKS if task in around.tasks and task != spec.task), "")
+        return patch_fix(spec, "task", {"task": task}, task, chance=88) if task else []
     if code in ("arch.unsupported", "arch.transformers_old", "arch.none") and around.own_code:
         return [Fix("permission", "fix.code", link="code", target=around.model, chance=60, cost="safety")]
     return []

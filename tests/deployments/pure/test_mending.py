@@ -64,7 +64,7 @@ EVERYDAY: dict[str, tuple[str, str, DeploymentSpec, Around, str, dict[str, Any],
     ),
     "config.json missing": (
         "OSError: /models/it does not appear to have a file named config.json.", "config.json_missing", spec(), GPU,
-        "repair", {}, "repair", "Fetch the damaged files of the model again",
+        "repair", {}, "repair", "Fetch what is missing or damaged of the model's files",
     ),
     "config.json missing, source unknown": (
         "OSError: /models/it does not appear to have a file named config.json.", "config.json_missing", spec(), ALONE,
@@ -76,7 +76,7 @@ EVERYDAY: dict[str, tuple[str, str, DeploymentSpec, Around, str, dict[str, Any],
     ),
     "tokenizer missing": (
         "OSError: Can't load tokenizer for '/models/it'. If you were trying to load it from the Hub", "tok.missing_files",
-        spec(), GPU, "repair", {}, "repair", "Fetch the damaged files of the model again",
+        spec(), GPU, "repair", {}, "repair", "Fetch what is missing or damaged of the model's files",
     ),
     "architecture, a newer engine is here": (
         "  Value error, Model architectures ['FooForCausalLM'] are not supported for now. Supported architectures: x",
@@ -131,6 +131,14 @@ EVERYDAY: dict[str, tuple[str, str, DeploymentSpec, Around, str, dict[str, Any],
         "mem.oom_sampler", spec(), GPU, "patch", {"options": {"max_num_seqs": 256}}, "",
         "Answer at most 256 requests at the same time",
     ),
+    "an embedding model as a chat model": (
+        "  Value error, This model does not support `--runner generate`.", "config.runner_mismatch", spec(),
+        replace(GPU, tasks=("embed",)), "patch", {"task": "embed"}, "", "Use it for embeddings (vectors)",
+    ),
+    "a package too old": (
+        "  Value error, The checkpoint you are trying to load has model type `gemma4` but Transformers does not recognize",
+        "arch.transformers_old", spec(), ALONE, "runtime", {}, "install", "Install a newer vLLM on quay",
+    ),
     "heads": (
         "  Value error, Total number of attention heads (28) must be divisible by tensor parallel size (8).", "tp.heads",
         spec(gpu_count=8), GPU, "patch", {"gpu_count": 7}, "", "Use 7 GPUs instead of 8",
@@ -183,6 +191,35 @@ EVERYDAY: dict[str, tuple[str, str, DeploymentSpec, Around, str, dict[str, Any],
     "open files": (
         "OSError: [Errno 24] Too many open files", "env.ulimit", spec(), GPU, "host", {}, "ulimit -n 65536",
         "Allow more open files",
+    ),
+    "programs not built for this GPU": (
+        "RuntimeError: CUDA error: no kernel image is available for execution on the device", "gpu.no_kernel_image",
+        spec(), ALONE, "runtime", {}, "install", "Install another vLLM on quay",
+    ),
+    "parts of different versions": (
+        "ImportError: /opt/a/lib/python3.12/site-packages/vllm/_C.abi3.so: undefined symbol: _ZN3c104cuda9SetDeviceEi",
+        "env.abi_mismatch", spec(), GPU, "patch", {"host_id": 4, "runtime_id": 2}, "", "Start with vLLM 0.32.0",
+    ),
+    "adapters on a model that takes none": (
+        "ValueError: FooForCausalLM does not support LoRA yet.", "lora.unsupported",
+        spec(options={"enable_lora": True, "max_loras": 2}, extra_args=["--lora-modules", "a=/models/a"]), GPU, "patch",
+        {"options": {}, "extra_args": []}, "", "Leave out “Use adapters (LoRA)”, “lora_modules”, “Adapters at once”",
+    ),
+    "recorded programs do not fit": (
+        "INFO 01-01 10:00:00 [gpu_model_runner.py:1] Graph capturing started\n"
+        "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  10%|█         | 5/51 [00:01<00:11,  4.1it/s]\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.95 GiB. GPU 0 has a total capacity of 22.09 GiB",
+        "mem.oom_graph", spec(), GPU, "patch", {"options": {"gpu_memory_utilization": 0.85}}, "",
+        "Take 85\u00a0% of the GPU's memory",
+    ),
+    "workers waited for each other": (
+        "RuntimeError: [Rank 0] collective operation timeout: WorkNCCL ran for 600000 milliseconds before timing out.",
+        "nccl.timeout", spec(), GPU, "again", {}, "", "Start again unchanged",
+    ),
+    "Ray": (
+        "ValueError: Unable to load Ray which is required for multi-node inference, please install Ray with `pip install ray`.",
+        "ray.missing", spec(options={"distributed_executor_backend": "ray"}), GPU, "patch",
+        {"options": {"distributed_executor_backend": "mp"}}, "", "Change “distributed_executor_backend” from ray to mp",
     ),
     "shared memory": (
         "RuntimeError: DataLoader worker is killed by signal: Bus error. Possible insufficient shared memory (shm).",
@@ -271,7 +308,7 @@ REFUSED: dict[str, tuple[dict[str, Any], DeploymentSpec, str, dict[str, Any], st
     ),
     "files gone": (
         {"code": "path_missing", "params": {"path": "/models/it"}}, spec(), "repair", {},
-        "Fetch the damaged files of the model again",
+        "Fetch what is missing or damaged of the model's files",
     ),
     "slow": (
         {"code": "start.deadline", "params": {"phase": "load"}}, spec(start_deadline_s=600), "patch",
