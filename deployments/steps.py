@@ -232,7 +232,7 @@ def _ready(s: Situation) -> Step:
         return ReadLog()
     if s.host_lost:  # of an engine that nobody can reach nobody knows whether it hangs
         return Move(State.LOST, NO_CONTACT)
-    if s.run is not None and s.run.hung_min is not None:
+    if s.run is not None and s.run.job is not None and s.run.hung_min is not None:
         return StopRun(failing={"code": "serve.hung", "params": {"minutes": s.run.hung_min}})
     return Wait(30.0)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from deployments.spec import Restart
 from deployments.states import ARROWS, LIVE, RESTING, Desired, State, may_move
 from deployments.steps import (
+    NO_CONTACT,
     EndRun,
     JobView,
     Move,
@@ -69,6 +70,9 @@ TABLE = [
     ("never answered", at(State.STARTING, run=run(LISTENS, probe="failed")), StopRun({"code": "answer.failed", "params": {}})),
     ("deadline", at(State.STARTING, run=run(), deadline_in_s=-1.0), StopRun(FAILING)),
     ("ready", at(State.READY, run=run()), Wait(30.0)),
+    ("ready and hung", at(State.READY, run=run(hung_min=3)), StopRun({"code": "serve.hung", "params": {"minutes": 3}})),
+    ("hung on a lost host", at(State.READY, run=run(hung_min=3), host_lost=True), Move(State.LOST, NO_CONTACT)),
+    ("hung and not wanted", at(State.READY, DOWN, run(hung_min=3)), StopRun()),
     # the way down
     ("stop while queued", at(State.QUEUED, DOWN), Move(State.STOPPED)),
     ("stop while placing", at(State.PLACING, DOWN), Move(State.STOPPED)),
@@ -143,6 +147,7 @@ runs = st.builds(
     failing=st.sampled_from([{}, FAILING]),
     probe=st.sampled_from(["idle", "asked", "answered", "failed"]),
     probe_due_s=st.sampled_from([0.0, 2.0]),
+    hung_min=st.sampled_from([None, 3]),
     job=st.none() | jobs,
 )
 situations = st.builds(
