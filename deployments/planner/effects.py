@@ -11,11 +11,12 @@ from typing import Any
 
 from deployments.placement import HostView, Placement
 from deployments.planner.asked import LORA_RANK, Asked, Need, asked_of, flags_of, typed_among_flags
-from deployments.planner.fit import Estimator, Fit
+from deployments.planner.fit import Estimator
 from deployments.planner.ranking import plan
 from deployments.planner.search import Spot
 from deployments.spec import DeploymentSpec
 from models_catalog.estimate import Plan
+from models_catalog.estimate.need import Fit
 
 FEW_REQUESTS, MANY_REQUESTS = 64, 256
 FEW_TOKENS, MANY_TOKENS = 2048, 8192
