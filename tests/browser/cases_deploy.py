@@ -12,9 +12,11 @@ from panel.fleet.models import Gpu, Host
 from tests.browser.cases import case
 from tests.browser.deployment_rows import (
     CHINESE_MODEL,
+    FINDINGS,
     LONG,
     LONG_MODEL,
     cpu_shelf,
+    finding,
     gpu_deployment,
     gpu_shelf,
     phases,
@@ -48,7 +50,9 @@ def one_of_each() -> None:
     row = builders.make_deployment(chinese, "zhongwen", state="preparing", wanted_by="陈梅")
     start(row, chinese, phases=[])
     row = builders.make_deployment(long, LONG, state="ready", wanted_by="a.person.with.a.rather.long.name")
-    builders.ready(row, start(row, long))
+    run = start(row, long)
+    run.findings = {"found": [finding(*FINDINGS[1])], "base": {}}
+    builders.ready(row, run)
 
 
 @case("deployments")

@@ -56,6 +56,8 @@ def test_the_panels_own_reason_and_the_hosts_refusal_lead() -> None:
     assert (refused.reason["code"], refused.curable) == ("path_missing", False)
     late = explain(log=b"", own_reason={"code": "answer.failed"}, probe={"status": 500})
     assert (late.reason["params"]["status"], late.curable) == (500, False)
+    hung = explain(log=b"", signal=15, own_reason={"code": "serve.hung", "params": {"minutes": 3}}, was_ready=True)
+    assert (hung.reason["code"], hung.reason["params"]["minutes"], hung.curable) == ("serve.hung", 3, True)
 
 
 @pytest.mark.parametrize(
