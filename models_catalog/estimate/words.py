@@ -87,7 +87,7 @@ WORDS: dict[str, str] = {
         " share a scale."
     ),
     "gpu.capability": gettext_noop(
-        "These GPUs cannot compute %(what)s: that takes compute capability %(need)s, and they have %(have)s."
+        "These GPUs are too old for %(what)s: it takes compute capability %(need)s, and they have %(have)s."
     ),
     "ram.too_small": gettext_noop("About %(need)s GiB of memory are needed, and %(free)s GiB are there."),
     "ram.little": gettext_noop("About %(need)s of %(free)s GiB of memory are needed, which is close."),
