@@ -36,7 +36,7 @@ RULES = (
     Rule(
         "mem.kv_lt_len",
         "kvcache",
-        _("One request of full length does not fit into the GPU's memory"),
+        _("One request of full length does not fit into the memory for conversations"),
         _("The memory left for conversations (KV cache) is smaller than one request of the asked length needs."),
         (
             r"max seq len \((?P<length>\d+)\), \(?(?P<need>[\d.]+) Gi?B KV cache is needed.*available KV cache memory "
