@@ -86,11 +86,6 @@ CHECKS: dict[str, Pair] = {
         _("The disk for what the engine compiles has only %(free_mib:gib)s free."),
         _("A full disk can end the start. Free %(need_mib:gib)s or more on the host."),
     ),
-    # what one click does
-    "fix.rename": (_("Write %(to)s instead of %(flag)s."), ""),
-    "fix.set": (_("Set %(flag)s to %(to)s."), ""),
-    "fix.drop": (_("Leave out %(flag)s."), ""),
-    "fix.add": (_("Switch on %(flag)s."), ""),
 }
 
 PARTS = {

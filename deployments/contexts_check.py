@@ -8,16 +8,17 @@ from typing import Any
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from deployments.checklist.findings import Finding, Fix, Part
+from deployments.checklist.findings import Finding, Part
 from deployments.checklist.look import CheckList
 from deployments.codes_check import NOT_YET, PARTS
 from deployments.contexts import candidates
+from deployments.contexts_fixes import title
 from deployments.contexts_form import field_values
+from deployments.mending.around import Fix
 from deployments.spec import DeploymentSpec
 from deployments.wording import words
 from models_catalog import wording as catalog
 from panel.core.mask import mask
-from panel.core.wording import fill
 
 KINDS = {"passed": "ok", "running": "busy", "warning": "warn", "error": "bad", "skipped": "off"}
 NAMES = {
@@ -76,12 +77,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def fix_text(fix: Fix) -> str:
-    """What the click does, as a sentence."""
-    if fix.code == "fix.offered":  # of the diagnosis, with its own words
-        params: Mapping[str, Any] = fix.params.get("params") or {}
-        return fill(gettext(str(fix.params.get("text") or "")), params)
-    said = words(fix.reason)
-    return said.text if said is not None else ""
+    """What the click does, as the page of a failed start says it."""
+    return f"{title(fix)[0]}."
 
 
 def summary(found: CheckList) -> str:

@@ -16,10 +16,11 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from deployments.checklist import patches
-from deployments.checklist.findings import Finding, Fix
+from deployments.checklist.findings import Finding
 from deployments.diagnosis import failure
 from deployments.diagnosis.result import Diagnosis
+from deployments.mending import turn
+from deployments.mending.around import Around
 from deployments.preflight import UNMADE, Check, command_of
 from deployments.spec import DeploymentSpec
 from models_catalog import code_at_start
@@ -39,6 +40,7 @@ MOST_NAMED = 300  # characters of a line that is shown
 # What differs from minute to minute or from name to name, and is nothing to the engine's validation.
 _LEFT_OUT = ("--served-model-name", "--gpu-memory-utilization", "--port")
 _ENV_LEFT_OUT = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
+NOWHERE = Around()
 _OLD = ("kind_unknown", "order_unreadable")
 
 
@@ -100,7 +102,7 @@ def order(check: Check, *, name: str, actor: Any) -> Job | None:
     return job
 
 
-def outcome(job: Job | None, spec: DeploymentSpec) -> Outcome:
+def outcome(job: Job | None, spec: DeploymentSpec, around: Around = NOWHERE) -> Outcome:
     """What the engine said of a command."""
     if job is None:
         return Outcome()
@@ -113,14 +115,14 @@ def outcome(job: Job | None, spec: DeploymentSpec) -> Outcome:
     result = wire.JobResult.model_validate(job.result)
     if result.refusal is not None or not result.items:
         return _unknown("check.not_finished", result.refusal.model_dump() if result.refusal else {})
-    return outcome_of(result.items[0], spec)
+    return outcome_of(result.items[0], spec, around)
 
 
 def _unknown(code: str, refusal: dict[str, Any]) -> Outcome:
     return Outcome("unknown", Finding("note", code, {"cause": str(refusal.get("code") or "")[:100]}))
 
 
-def outcome_of(said: dict[str, Any], spec: DeploymentSpec) -> Outcome:
+def outcome_of(said: dict[str, Any], spec: DeploymentSpec, around: Around = NOWHERE) -> Outcome:
     """The host's words, which may be anything, as an outcome."""
     given = said.get("host")
     host: dict[str, Any] = given if isinstance(given, dict) else {}
@@ -130,7 +132,7 @@ def outcome_of(said: dict[str, Any], spec: DeploymentSpec) -> Outcome:
         return Outcome("passed", None, host, seconds)
     if said.get("verdict") != "refused":
         return Outcome("unknown", Finding("note", "check.cannot_be_asked"), host, seconds)
-    finding, sure = _refused(said, spec)
+    finding, sure = _refused(said, spec, around)
     return Outcome("refused", finding, host, seconds, sure)
 
 
@@ -155,7 +157,7 @@ def _diagnosed(said: dict[str, Any]) -> tuple[Diagnosis, str]:
         return Diagnosis(), ""
 
 
-def _refused(said: dict[str, Any], spec: DeploymentSpec) -> tuple[Finding, bool]:
+def _refused(said: dict[str, Any], spec: DeploymentSpec, around: Around) -> tuple[Finding, bool]:
     found, root = _diagnosed(said)
     signal = _number(said.get("signal"))
     params: dict[str, Any] = {"root": root.strip()[:MOST_NAMED]}
@@ -163,23 +165,8 @@ def _refused(said: dict[str, Any], spec: DeploymentSpec) -> tuple[Finding, bool]
         ended = signal is not None and not root  # killed from outside, more likely than not
         return Finding("warning" if ended else "error", "check.refused_unknown", params), False
     params |= {"title": found.title, "why": found.why, "cause": found.code}
-    return Finding("error", "check.refused", params, "", tuple(_fixes(found, spec))), not found.curable
-
-
-def _fixes(found: Diagnosis, spec: DeploymentSpec) -> list[Fix]:
-    """What the diagnosis offers and one click can do."""
-    fixes = []
-    for offer in found.fixes:
-        name = offer.name.lstrip("-").replace("-", "_")
-        if offer.kind == "set" and offer.ready and offer.after not in (None, "") and name != "model":
-            patch = patches.put(spec, name, offer.after)
-        elif offer.kind == "drop":
-            patch = patches.drop(spec, name)
-        else:
-            continue
-        if patch:
-            fixes.append(Fix("fix.offered", {"text": offer.text, "params": dict(offer.params)}, patch))
-    return fixes[:3]
+    fixes = turn.fixes_of(found.code, found.fixes, spec, around)
+    return Finding("error", "check.refused", params, "", tuple(fixes)), not found.curable
 
 
 def _number(value: Any) -> int | None:

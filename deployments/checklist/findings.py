@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from deployments.mending.around import Fix
+
 Level = Literal["error", "warning", "note"]
 State = Literal["passed", "running", "skipped", "warning", "error"]
 Verdict = Literal["running", "refused", "warnings", "passed"]
@@ -17,21 +19,8 @@ PARTS = ("files", "settings", "plan", "engine", "host")  # in the order in which
 
 
 @dataclass(frozen=True)
-class Fix:
-    """A change of the settings that one click makes: what it does, and the fields of the spec to set."""
-
-    code: str
-    params: Mapping[str, Any]
-    patch: Mapping[str, Any]
-
-    @property
-    def reason(self) -> dict[str, Any]:
-        return {"code": self.code, "params": dict(self.params)}
-
-
-@dataclass(frozen=True)
 class Finding:
-    """One thing that was found."""
+    """One thing that was found. `fixes` are those of a failed start, the most promising first."""
 
     level: Level
     code: str

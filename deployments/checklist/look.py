@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.utils import timezone
 
-from deployments import preflight
+from deployments import patching, preflight
 from deployments.checklist import engine, static
 from deployments.checklist.findings import Finding, Part, Verdict, verdict, warnings
+from deployments.mending.around import Around, Engine, Fix
 from deployments.models import Deployment
 from deployments.preflight import Check
 from deployments.spec import DeploymentSpec
 from models_catalog.models import Artifact
+from panel.core.errors import Invalid
 
 AGAIN_AFTER_S = 20  # what the host could not say is asked once more, and not at every look
 
@@ -41,16 +44,19 @@ def look(
 
     `own` is the deployment that has the name by right.
     """
-    check = preflight.check(spec, name=name)
-    said = engine.Outcome()
+    fleet = preflight.Fleet.of(spec)
+    check = preflight.check(spec, name=name, fleet=fleet)
+    around, said = _around(check, fleet), engine.Outcome()
     if engine.can_be_asked(check):
-        said = _asked(check, spec, name=name, actor=actor, ask=ask, again=again)
+        said = _asked(check, spec, around, name=name, actor=actor, ask=ask, again=again)
+    if said.finding is not None and said.finding.fixes:
+        said = replace(said, finding=replace(said.finding, fixes=_accepted(said.finding.fixes, spec, name, fleet)))
     notes = check.launch.notes if check.launch is not None else []
-    settings = _settings(check, spec, notes) + _name(name, own)
+    settings = _settings(check, spec, notes, around) + _name(name, own)
     plan = static.of_plan(check.placement, check.reason, check.changes)
     return CheckList(
         (
-            Part("files", tuple(_files(check, spec))),
+            Part("files", tuple(_files(check, spec, around))),
             Part("settings", tuple(settings), skipped=check.runtime is None and not settings),
             Part("plan", tuple(plan)),
             _engine_part(check, said),
@@ -61,18 +67,51 @@ def look(
     )  # fmt: skip
 
 
-def _files(check: Check, spec: DeploymentSpec) -> list[Finding]:
+def _around(check: Check, fleet: preflight.Fleet | None) -> Around:
+    """The place that was chosen, for the fixes that fit it."""
+    model = fleet.artifact.model_id if fleet is not None else None
+    if check.host is None or check.runtime is None or check.copy is None:
+        return Around(model=model)
+    runtime = check.runtime
+    return Around(
+        host=check.host.pk, host_name=check.host.name, on_gpu=bool(check.gpus), model=model,
+        kv_cache_gib=check.placement.kv_cache_gib if check.placement is not None else None,
+        runtime=Engine(runtime.pk, runtime.version, runtime.device),
+        copy=check.copy.pk, copy_path=check.copy.path,
+        flags=frozenset(preflight.runtime_facts(runtime).schema.by_name),
+    )  # fmt: skip
+
+
+def _accepted(fixes: Iterable[Fix], spec: DeploymentSpec, name: str, fleet: preflight.Fleet | None) -> tuple[Fix, ...]:
+    """Those whose result the planner would take now; what no click does is left to the page of a failed start."""
+    found: list[Fix] = []
+    for fix in fixes:
+        if len(found) >= static.MOST_FIXES:
+            break
+        if fix.kind == "patch" and _takes(fix, spec, name, fleet):
+            found.append(fix)
+    return tuple(found)
+
+
+def _takes(fix: Fix, spec: DeploymentSpec, name: str, fleet: preflight.Fleet | None) -> bool:
+    try:
+        return patching.accepted(spec, fix.patch, name, fleet=fleet).ok
+    except Invalid:
+        return False
+
+
+def _files(check: Check, spec: DeploymentSpec, around: Around) -> list[Finding]:
     """Of the copy that was chosen; where no place was found, the plan says of each copy what is wrong."""
     artifact = check.copy.artifact if check.copy is not None else Artifact.objects.filter(pk=spec.artifact_id).first()
     facts = {**artifact.facts, **(check.copy.extra if check.copy is not None else {})} if artifact else {}
     problems = check.copy.problems if check.copy is not None else []
-    return static.of_files(facts, problems, check.refusals, spec)
+    return static.of_files(facts, problems, check.refusals, spec, around)
 
 
-def _settings(check: Check, spec: DeploymentSpec, notes: list[Any]) -> list[Finding]:
+def _settings(check: Check, spec: DeploymentSpec, notes: list[Any], around: Around) -> list[Finding]:
     if check.runtime is None:
         return []
-    return static.of_settings(spec, preflight.runtime_facts(check.runtime), check.refusals, notes)
+    return static.of_settings(spec, preflight.runtime_facts(check.runtime), check.refusals, notes, around)
 
 
 def _name(name: str, own: int | None) -> list[Finding]:
@@ -81,9 +120,11 @@ def _name(name: str, own: int | None) -> list[Finding]:
     return [Finding("error", "check.name_taken", {"name": name}, "name")] if taken else []
 
 
-def _asked(check: Check, spec: DeploymentSpec, *, name: str, actor: Any, ask: bool, again: bool) -> engine.Outcome:
+def _asked(
+    check: Check, spec: DeploymentSpec, around: Around, *, name: str, actor: Any, ask: bool, again: bool
+) -> engine.Outcome:
     job = engine.known(check)
-    found = engine.outcome(job, spec)
+    found = engine.outcome(job, spec, around)
     if not ask or found.state == "running":
         return found
     old = job is not None and (timezone.now() - job.created_at).total_seconds() > AGAIN_AFTER_S
@@ -91,7 +132,7 @@ def _asked(check: Check, spec: DeploymentSpec, *, name: str, actor: Any, ask: bo
         job = engine.order(check, name=name, actor=actor)
         if job is None:
             return engine.Outcome("unknown", Finding("note", "check.host_busy"))
-        return engine.outcome(job, spec)
+        return engine.outcome(job, spec, around)
     return found
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deployments.checklist import patches
-from deployments.checklist.findings import Finding, Fix
+from deployments.checklist.findings import Finding
 from deployments.engines import arguments
 from deployments.engines.base import Reason, RuntimeFacts
 from deployments.engines.options import Schema
+from deployments.mending import edits
+from deployments.mending import refusals as mending
+from deployments.mending.around import Around, Fix
 from deployments.placement import Change, Placement
 from deployments.spec import DeploymentSpec
 
 # Refusals of the adapter that are about the model's files or its permission, not about a setting.
 OF_FILES = ("gguf.", "model.", "runtime.", "sidecar.")
+MOST_FIXES = 3  # of one finding
 SHM_MIB = 1024  # what the processes of several GPUs exchange by; a container has 64 MiB unless more is asked for
 OPEN_FILES = 4096
 LOG_MIB, CACHE_MIB = 512, 2048  # a whole log, and what an engine compiles for one model
@@ -24,13 +27,17 @@ LOG_MIB, CACHE_MIB = 512, 2048  # a whole log, and what an engine compiles for o
 
 
 def of_files(
-    facts: Mapping[str, Any], problems: Iterable[Mapping[str, Any]], refusals: Iterable[Reason], spec: DeploymentSpec
+    facts: Mapping[str, Any],
+    problems: Iterable[Mapping[str, Any]],
+    refusals: Iterable[Reason],
+    spec: DeploymentSpec,
+    around: Around,
 ) -> list[Finding]:
     """The model: are its files whole, can this engine read them, may its own code run, does it know how to chat?"""
     found = [Finding("warning", str(p["code"]), dict(p.get("params") or {})) for p in problems]
-    found += [Finding("error", r.code, r.params, r.option) for r in refusals if r.code.startswith(OF_FILES)]
+    found += [_refused(reason, spec, around) for reason in refusals if reason.code.startswith(OF_FILES)]
     chats = spec.task == "generate" and facts.get("chat_template") is False
-    if chats and patches.value_of(spec, "chat_template") is None:
+    if chats and edits.value_of(spec, "chat_template") is None:
         found.append(Finding("warning", "check.no_chat_template"))
     return found
 
@@ -39,74 +46,68 @@ def of_files(
 
 
 def of_settings(
-    spec: DeploymentSpec, runtime: RuntimeFacts, refusals: Iterable[Reason], notes: Iterable[Reason]
+    spec: DeploymentSpec, runtime: RuntimeFacts, refusals: Iterable[Reason], notes: Iterable[Reason], around: Around
 ) -> list[Finding]:
     """Every flag against this engine's own parser: what it does not know, does not take, or has under another name."""
     schema = runtime.schema
-    found = [_refused(spec, schema, r) for r in refusals if not r.code.startswith(OF_FILES)]
-    found += [_changed(spec, schema, note) for note in notes if note.code.startswith("flag.")]
+    found = [_refused(reason, spec, around) for reason in refusals if not reason.code.startswith(OF_FILES)]
+    found += [_changed(note, spec, schema) for note in notes if note.code.startswith("flag.")]
     values = arguments.Values(schema, runtime.device, runtime.version, ("/",))  # paths were judged by the adapter
     arguments.from_spec(values, spec.options, spec.extra_args)
     return found + _together(spec, values.set, schema)
 
 
-def _refused(spec: DeploymentSpec, schema: Schema, reason: Reason) -> Finding:
-    return Finding("error", reason.code, reason.params, reason.option, tuple(_ways_out(spec, schema, reason)))
+def _refused(reason: Reason, spec: DeploymentSpec, around: Around) -> Finding:
+    fixes = mending.fixes_of(reason.as_dict(), spec, around)
+    return Finding("error", reason.code, reason.params, reason.option, tuple(fixes[:MOST_FIXES]))
 
 
-def _ways_out(spec: DeploymentSpec, schema: Schema, reason: Reason) -> list[Fix]:
-    """The likeliest first: the name or value that was probably meant, then without it."""
-    name, params, fixes = reason.option, reason.params, []
-    if near := str(params.get("near") or ""):
-        fixes.append(
-            Fix("fix.rename", {"flag": params.get("flag"), "to": near}, patches.renamed(spec, name, near, schema))
-        )
-    if meant := patches.nearest(params.get("value"), params.get("choices") or ()):
-        fixes.append(Fix("fix.set", {"flag": params.get("flag"), "to": meant}, patches.put(spec, name, meant)))
-    if params.get("flag"):
-        fixes.append(Fix("fix.drop", {"flag": params["flag"]}, patches.drop(spec, name)))
-    return [fix for fix in fixes if fix.patch]
-
-
-def _changed(spec: DeploymentSpec, schema: Schema, note: Reason) -> Finding:
+def _changed(note: Reason, spec: DeploymentSpec, schema: Schema) -> Finding:
     """A flag that the adapter translates or leaves out by itself: settings may say it as this engine does."""
-    fixes, to = [], note.params.get("to") or []
+    fixes: list[Fix] = []
+    to = note.params.get("to") or []
     if note.code == "flag.removed_no_effect":
-        fixes = [Fix("fix.drop", {"flag": note.params.get("flag")}, patches.drop(spec, note.option))]
+        fixes = [_fix("fix.drop", {"names": [note.option]}, edits.without_option(spec, note.option), note.option)]
     elif len(to) == 1 and (option := schema.find(to[0])) is not None and option.kind not in ("bool", "json"):
-        params = {"flag": note.params.get("flag"), "to": to[0]}
-        fixes = [Fix("fix.rename", params, patches.renamed(spec, note.option, to[0], schema))]
+        params = {"name": note.option, "to": option.name}
+        fixes = [_fix("fix.rename", params, edits.renamed(spec, note.option, option.name), note.option)]
     return Finding("note", note.code, note.params, note.option, tuple(fix for fix in fixes if fix.patch))
+
+
+def _fix(code: str, params: Mapping[str, Any], patch: edits.Patch | None, option: str) -> Fix:
+    return Fix("patch", code, params, patch=patch or {}, option=option)
 
 
 def _together(spec: DeploymentSpec, said: Mapping[str, Any], schema: Schema) -> list[Finding]:
     """Settings that make sense only together."""
     found = []
-
-    def switch_on(name: str) -> tuple[Fix, ...]:
-        option = schema.get(name)
-        return (Fix("fix.add", {"flag": option.flag}, patches.put(spec, name, True)),) if option else ()
-
     auto, parser = bool(said.get("enable_auto_tool_choice")), said.get("tool_call_parser")
     if auto and not parser:
-        without = Fix("fix.drop", {"flag": "--enable-auto-tool-choice"}, patches.drop(spec, "enable_auto_tool_choice"))
+        patch = edits.without_option(spec, "enable_auto_tool_choice")
+        without = _fix("fix.drop", {"names": ["enable_auto_tool_choice"]}, patch, "enable_auto_tool_choice")
         found.append(Finding("error", "check.tools_without_parser", {}, "tool_call_parser", (without,)))
     if parser and not auto and schema.get("enable_auto_tool_choice"):
-        found.append(
-            Finding("warning", "check.parser_without_tools", {"parser": parser}, "enable_auto_tool_choice",
-                    switch_on("enable_auto_tool_choice"))
-        )  # fmt: skip
-    return found + _adapters(said, switch_on("enable_lora"))
+        on = _switched_on(spec, schema, "enable_auto_tool_choice")
+        params = {"parser": parser}
+        found.append(Finding("warning", "check.parser_without_tools", params, "enable_auto_tool_choice", on))
+    return found + _adapters(spec, said, schema)
 
 
-def _adapters(said: Mapping[str, Any], switch_on: tuple[Fix, ...]) -> list[Finding]:
+def _switched_on(spec: DeploymentSpec, schema: Schema, name: str) -> tuple[Fix, ...]:
+    if schema.get(name) is None:
+        return ()
+    return (_fix("fix.set", {"name": name, "from": None, "to": True}, edits.with_option(spec, name, True), name),)
+
+
+def _adapters(spec: DeploymentSpec, said: Mapping[str, Any], schema: Schema) -> list[Finding]:
     """Adapters (LoRA): are they switched on, and is there room for all at once?"""
     modules = said.get("lora_modules")
     count = len(modules) if isinstance(modules, list) else int(bool(modules))
     if not count:
         return []
     if not said.get("enable_lora"):
-        return [Finding("warning", "check.lora_off", {"count": count}, "enable_lora", switch_on)]
+        on = _switched_on(spec, schema, "enable_lora")
+        return [Finding("warning", "check.lora_off", {"count": count}, "enable_lora", on)]
     room = said.get("max_loras", 1)
     if isinstance(room, int) and count > room:
         return [Finding("note", "check.lora_in_turns", {"count": count, "room": room}, "max_loras")]
@@ -122,7 +123,7 @@ _HOW_SURE = {"tight": ("warning", "check.tight"), "unlikely": ("warning", "check
 def of_plan(placed: Placement | None, reason: Mapping[str, Any], changes: Iterable[Change]) -> list[Finding]:
     """Where it would run and how surely; an error where no place takes it, with what would make it fit."""
     if placed is None:
-        fixes = tuple(Fix(c.reason.code, c.reason.params, dict(c.patch)) for c in changes if c.patch)
+        fixes = tuple(Fix("patch", c.reason.code, c.reason.params, patch=dict(c.patch)) for c in changes if c.patch)
         return [Finding("error", str(reason.get("code") or "place.none"), dict(reason.get("params") or {}), "", fixes)]
     level, code = _HOW_SURE.get(placed.level, ("", ""))
     return [Finding(level, code)] if code else []  # type: ignore[arg-type]  # of the table above

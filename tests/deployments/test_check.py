@@ -36,7 +36,7 @@ TOO_LONG = (
     "Traceback (most recent call last):\n"
     '  File "/opt/vllm/config/model.py", line 99, in create_engine_config\n'
     "ValueError: User-specified max_model_len (999999) is greater than the derived max_model_len "
-    "(max_position_embeddings=4096 or model_max_length=None in model's config.json).\n"
+    "(max_position_embeddings=2048 or model_max_length=None in model's config.json).\n"
 )
 REFUSED = {**PASSED, "verdict": "refused", "exit_code": 1, "output": TOO_LONG}
 
@@ -124,7 +124,7 @@ def test_a_refusal_is_said_in_plain_words_with_its_fix(copy: Copy) -> None:
     (finding,) = part(found, "engine").findings
     assert (found.verdict, finding.level, finding.params["cause"]) == ("refused", "error", "config.len_gt_derived")
     assert "User-specified max_model_len (999999)" in finding.params["root"]
-    assert finding.fixes[0].patch == {"options": {"max_model_len": 4096}}
+    assert finding.fixes[0].patch == {"options": {"max_model_len": 2048}}
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_a_fix_is_put_into_the_fields(operator: Client, copy: Copy) -> None:
     page = operator.post(reverse("deployment-check"), form(copy, extra_args="--max-modl-len 4096 --seed 1"))
     (fix,) = [f for p in page.context["parts"] for one in p["findings"] for f in one["fixes"]][:1]
     assert json.loads(fix["patch"]) == {"extra_args": "--seed 1", "max_model_len": "4096"}
-    assert "Write --max-model-len instead of --max-modl-len." in page.content.decode()
+    assert "Write max_model_len instead of max_modl_len." in page.content.decode()
 
 
 def test_start_anyway_is_for_warnings_and_is_recorded(operator: Client, copy: Copy) -> None:
@@ -337,7 +337,7 @@ def test_the_api_says_the_same(copy: Copy) -> None:
     assert told["verdict"] == "refused" and told["plan"]["ok"]
     (finding,) = next(p for p in told["parts"] if p["name"] == "engine")["findings"]
     assert finding["level"] == "error" and finding["code"] == "config.len_gt_derived" and finding["message"]
-    assert "999999" in finding["proof"] and finding["fixes"][0]["spec"] == {"options": {"max_model_len": 4096}}
+    assert "999999" in finding["proof"] and finding["fixes"][0]["spec"] == {"options": {"max_model_len": 2048}}
     assert ask(again=True)["verdict"] == "running"
 
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from deployments.checklist import patches, static
+from deployments.checklist import static
 from deployments.checklist.findings import Finding, Part, verdict, warnings
 from deployments.engines.base import EngineRefusal, LaunchContext, RuntimeFacts
 from deployments.engines.registry import adapter_for
+from deployments.mending.around import Around
 from deployments.spec import DeploymentSpec
 
 ROWS = tuple(json.loads(Path("tests/fakes/flags.json").read_text(encoding="utf-8")))
 RUNTIME = RuntimeFacts("/opt/vllm", "0.32.0", "cuda", (), ROWS)
+HERE = Around(flags=frozenset(RUNTIME.schema.by_name))
 FACTS = {"format": "hf", "heads": 8, "chat_template": True}
 
 
@@ -30,8 +32,8 @@ def settings(**values: Any) -> list[Finding]:
     try:
         launch = adapter_for("vllm").launch(context)
     except EngineRefusal as refused:
-        return static.of_settings(asked, RUNTIME, refused.reasons, [])
-    return static.of_settings(asked, RUNTIME, [], launch.notes)
+        return static.of_settings(asked, RUNTIME, refused.reasons, [], HERE)
+    return static.of_settings(asked, RUNTIME, [], launch.notes, HERE)
 
 
 def after(asked: DeploymentSpec, found: Finding) -> DeploymentSpec:
@@ -101,24 +103,14 @@ def test_more_adapters_than_room_take_turns() -> None:
     assert settings(extra_args=[*words, "--max-loras", "2"]) == []
 
 
-def test_an_option_is_left_out_wherever_it_stands() -> None:
-    asked = spec(options={"seed": 1, "dtype": "auto"}, extra_args=["--seed=2", "--lora-modules a=/x b=/y --seed 3 -O2"])
-    patch = patches.drop(asked, "seed")
-    assert patch == {"options": {"dtype": "auto"}, "extra_args": ["--lora-modules", "a=/x", "b=/y", "-O2"]}
-    assert patches.drop(asked, "max_num_seqs") == {}
-    assert patches.put(spec(extra_args=["--seed", "2"]), "seed", 5) == {"options": {"seed": 5}, "extra_args": []}
-    assert patches.value_of(asked, "seed") == 1 and patches.value_of(asked, "lora_modules") == "a=/x"
-    assert patches.value_of(spec(extra_args=['--x "open']), "x") is None
-
-
 def test_the_files_and_how_it_chats() -> None:
     problem = {"code": "no_tokenizer", "params": {}}
-    found = static.of_files({**FACTS, "chat_template": False}, [problem], [], spec())
+    found = static.of_files({**FACTS, "chat_template": False}, [problem], [], spec(), HERE)
     assert [(one.level, one.code) for one in found] == [
         ("warning", "no_tokenizer"), ("warning", "check.no_chat_template"),
     ]  # fmt: skip
     for other in (spec(task="embed"), spec(options={"chat_template": "/models/x.jinja"})):
-        assert static.of_files({"chat_template": False}, [], [], other) == []
+        assert static.of_files({"chat_template": False}, [], [], other, HERE) == []
 
 
 @pytest.mark.parametrize(
