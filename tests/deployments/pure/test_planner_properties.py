@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deployments.placement import Claim, GpuUser, GpuView, HostView, Placement
@@ -13,7 +13,7 @@ from deployments.planner import Estimator, Need, nearest, plan
 from deployments.planner.asked import asked_of
 from models_catalog.estimate import Gpu
 from models_catalog.estimate.machines import Machine, answer
-from models_catalog.estimate.need import ENOUGH, ORDER, Needs, Setting
+from models_catalog.estimate.need import ENOUGH, ORDER, USUAL_SHARE, Needs, Setting, Wish
 from models_catalog.facts import ModelFacts
 from tests.deployments.pure.plans import CARDS, CPU, CUDA, card, lab, model, spec
 
@@ -155,14 +155,28 @@ def test_every_proposed_change_is_true(name: str, hosts: list[HostView], said: d
         assert isinstance(again, Placement), change
 
 
-@settings(max_examples=120, deadline=None)
-@given(models, st.sampled_from([*sorted(CARDS), "cpu"]), st.sampled_from([1, 2, 4]), st.integers(16, 200_000))
-def test_the_catalog_says_what_the_planner_would_do(name: str, kind: str, count: int, context: int) -> None:
-    """Of a host that nothing else uses: the table on a model's page and the form that its cells lead to agree."""
+@settings(max_examples=150, deadline=None)
+@example("Qwen--Qwen3-8B", "4090", 1, 1.05)
+@example("Qwen--Qwen3-8B", "4090", 2, 1.05)
+@given(
+    models,
+    st.sampled_from([*sorted(CARDS), "cpu"]),
+    st.sampled_from([1, 2, 4]),
+    st.integers(16, 200_000) | st.floats(0.9, 1.2),
+)
+def test_the_catalog_says_what_the_planner_would_do(name: str, kind: str, count: int, wanted: float) -> None:
+    """Of a host that nothing else uses: the table on a model's page and the form that its cells lead to agree.
+
+    `wanted` are tokens, or a part of what the usual share holds: there the two could differ.
+    """
     cpu = kind == "cpu"
-    count = 1 if cpu else count
-    shown, total, able = ("CPU", 64_000, None) if cpu else CARDS[kind]
-    told = answer(Needs(ModelFacts.from_dict(FACTS[name])), Machine(shown, total, count, cpu, able), context, "0.32.0")
+    count, (shown, total, able) = (1, ("CPU", 64_000, None)) if cpu else (count, CARDS[kind])
+    needs, context = Needs(ModelFacts.from_dict(FACTS[name])), int(wanted)
+    if isinstance(wanted, float):
+        setting = Setting(Gpu(shown, None if cpu else total / 1024, cpu=cpu), "0.32.0", tp=count)
+        longest = needs.fit(Wish(4096), setting, 4 if cpu else USUAL_SHARE).longest
+        context = max(16, int(wanted * ((longest.value if longest is not None else None) or 4096)))
+    told = answer(needs, Machine(shown, total, count, cpu, able), context, "0.32.0")
     cards_ = [] if cpu else [card(kind, index, used_mib=0) for index in range(count)]
     host = lab(*cards_, ram_total_mib=64_000, ram_available_mib=64_000, runtimes=(CPU,) if cpu else (CUDA,))
     done = plan(spec(gpu_count=count, options={"max_model_len": context}), [host], FACTS[name])
