@@ -11,7 +11,7 @@ from deployments.codes import CODES
 from deployments.states import State
 from models_catalog import wording as catalog
 from models_catalog.conversions import wording as conversions
-from panel.core.numbers import duration, gib
+from panel.core.numbers import duration, gib, ngroup
 from panel.core.wording import Words, fill, said
 
 # state → (badge kind of the design system, word)
@@ -37,6 +37,8 @@ STEP_NAMES: dict[str, Any] = {
     "server": _("Server up"),
     "answered": _("Answered a test question"),
 }
+
+COUNTS = ("context", "longest", "people")  # tokens and requests, said in groups of three digits
 
 # The same steps while they go on, or where a start ended.
 STEPS_NOW: dict[str, Any] = {
@@ -117,6 +119,7 @@ def _named(reason: Mapping[str, Any], params: Mapping[str, Any]) -> Mapping[str,
         for name, value in params.items()
         if name.endswith("_mib") and isinstance(value, int | float)
     }
+    numbers |= {name: ngroup(params[name]) for name in COUNTS if isinstance(params.get(name), int)}
     if params.get("step") in STEPS_NOW:
         numbers["step"] = str(STEPS_NOW[params["step"]])
     if reason["code"] == "start.hung" and params.get("usual_s") is not None:
