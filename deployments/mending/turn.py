@@ -174,7 +174,8 @@ def _drop(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     names = [name.strip() for name in offer.name.split(",")]
     names += [other for name in names for other in TOGETHER.get(name, ())]
     patch: edits.Patch = {}
-    current, dropped = spec, []
+    current = spec
+    dropped: list[str] = []
     for name in dict.fromkeys(names):
         gone = edits.without_option(current, name)
         if gone is not None:
