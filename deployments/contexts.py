@@ -52,6 +52,8 @@ def look_of(row: Deployment) -> str:
     Parts of a page refresh themselves; when the look differs, the page is loaded whole.
     """
     kind, run = kind_of(row), row.run
+    if kind == "failed" and run is not None:  # the next attempt may fail before anybody looks
+        return f"failed-{run.pk}"
     follows = kind == "moving" and run is not None and run.job_id is not None and run.ended_at is None
     return f"{kind}-{run.job_id}" if run is not None and follows else kind
 
@@ -59,7 +61,10 @@ def look_of(row: Deployment) -> str:
 # --- one deployment -------------------------------------------------------------------------------------------------
 
 
-def detail(row: Deployment, *, may_operate: bool, may_delete: bool, may_ask: bool, may_edit: bool) -> dict[str, Any]:
+def detail(
+    row: Deployment, *, may_operate: bool, may_delete: bool, may_ask: bool, may_edit: bool, part: str | None = None
+) -> dict[str, Any]:
+    """`part`: only that is shown, so what it does not show is not made."""
     run, kind = row.run, kind_of(row)
     context: dict[str, Any] = {
         "section": "deployments",
@@ -93,7 +98,7 @@ def detail(row: Deployment, *, may_operate: bool, may_delete: bool, may_ask: boo
         context |= moving(row)
     elif kind == "ready" and run is not None:
         context |= ready(row, run)
-    elif kind == "failed":
+    elif kind == "failed" and part != "live":  # fixes are tried by the planner, which costs something
         context |= failed(row, run, may_operate=may_operate)
     elif run is not None:
         context["proof"] = _proof(run)

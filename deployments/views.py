@@ -36,7 +36,7 @@ from panel.accounts.access import can
 from panel.accounts.guard import right
 from panel.core.errors import Conflict, Invalid
 from panel.core.numbers import ngroup
-from panel.core.pages import form_again, go, page, put_errors, slice_of
+from panel.core.pages import form_again, go, is_htmx, page, put_errors, slice_of
 
 PAGE = 50
 ASKS = ("plan", "check", "check-again")  # what a button of the form does beside saving
@@ -180,8 +180,9 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
         "may_delete": can(request.actor, "deployments.delete"),
         "may_edit": can(request.actor, "deployments.edit"),
     }
-    context = contexts.detail(row, **rights)
-    return page(request, "deployments/detail.html", {**context, "part": request.GET.get("part")}, parts=["live"])
+    part = request.GET.get("part")
+    context = contexts.detail(row, **rights, part=part if is_htmx(request) else None)
+    return page(request, "deployments/detail.html", {**context, "part": part}, parts=["live"])
 
 
 @require_GET
