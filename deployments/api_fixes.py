@@ -8,9 +8,10 @@ from ninja import Path, Router, Schema, Status
 from pydantic import ConfigDict, Field
 
 from deployments import applying, queries, remedies
-from deployments.api import ACTED, reached, shown
+from deployments.api import reached, shown
 from deployments.contexts_fixes import fix_view
 from deployments.models import Deployment
+from deployments.schemas import DeploymentOut
 from panel.core.api import Token, answers
 from panel.core.mask import mask
 
@@ -18,30 +19,30 @@ router = Router(tags=["deployments"])
 KEY = Path(..., max_length=40, pattern=r"^[0-9a-f]{1,40}$", description=_("The `id` of a fix."))
 
 
-class EffectOut(Schema):
+class RemedyEffectOut(Schema):
     good: bool
     message: str
 
 
-class FixOut(Schema):
+class RemedyOut(Schema):
     """Something that may help, the most promising first. A patch was accepted by the planner in this moment."""
 
     id: str = Field(description=_("Names this fix as long as it stays the same."))
     kind: Literal["patch", "again", "runtime", "package", "repair", "permission", "stop", "host", "model", "settings"]
     title: str
     message: str
-    effects: list[EffectOut]
+    effects: list[RemedyEffectOut]
     applies: bool = Field(description=_("It can be applied here; the others are done elsewhere."))
     spec: dict[str, Any] = Field(description=_("The fields of the spec that it sets; secrets are hidden."))
     command: str = Field(description=_("What to run on the host, where it is done there."))
 
 
-class FixesOut(Schema):
+class RemediesOut(Schema):
     revision: int = Field(description=_("The settings that the fixes are for."))
-    items: list[FixOut]
+    items: list[RemedyOut]
 
 
-class FixIn(Schema):
+class RemedyIn(Schema):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"revision": 1}]})
 
     revision: int | None = Field(
@@ -65,7 +66,7 @@ def _out(row: Deployment, fix: Any) -> dict[str, Any]:
 
 @router.get(
     "/deployments/{int:deployment_id}/fixes",
-    response=answers({200: FixesOut}, 404),
+    response=answers({200: RemediesOut}, 404),
     auth=Token("deployments.view"),
     summary=_("What would help after a failure"),
     description=_("Empty for a deployment that has not failed."),
@@ -78,12 +79,12 @@ def list_fixes(request: HttpRequest, deployment_id: int) -> Any:
 
 @router.post(
     "/deployments/{int:deployment_id}/fixes/{fix_id}",
-    response=ACTED,
+    response=answers({202: DeploymentOut}, 404, 409, 413),
     auth=Token("deployments.edit"),
     summary=_("Apply a fix and start again"),
     description=_("Makes a revision that differs by this fix alone, and starts it; 409 where it fits no more."),
 )
-def apply_fix(request: HttpRequest, deployment_id: int, body: FixIn, fix_id: str = KEY) -> Any:
+def apply_fix(request: HttpRequest, deployment_id: int, body: RemedyIn, fix_id: str = KEY) -> Any:
     row = queries.one(reached(request, deployment_id).pk)
     applying.apply(row, fix_id, base_number=body.revision, actor=request.auth)
     return Status(202, shown(row.pk))

@@ -14,7 +14,7 @@ from deployments.checklist import engine as checked
 from deployments.diagnosis.result import Offer
 from deployments.mending import refusals, turn
 from deployments.mending.around import Effect, Fix
-from deployments.models import Deployment, Revision, Run
+from deployments.models import Deployment, Run
 from deployments.placement import Change
 from deployments.spec import DeploymentSpec
 from panel.core.errors import Invalid
@@ -65,10 +65,13 @@ def _offers(run: Run) -> Iterator[Offer]:
 
 def _back(row: Deployment, run: Run, spec: DeploymentSpec) -> list[Fix]:
     """Back to the settings with which it was ready last, where they differ in more than one value."""
-    good = row.runs.filter(number__lt=run.number, ready_at__isnull=False).order_by("-number")
-    revision = Revision.objects.filter(pk__in=good.values("revision_id")[:1]).first()
-    if revision is None or revision.pk == row.revision_id:
+    good = row.runs.filter(number__lt=run.number, ready_at__isnull=False).order_by("-number").only("number", "revision")
+    best = good.select_related("revision").first()
+    if best is None or best.revision_id == row.revision_id:
         return []
+    revision = best.revision
+    if row.runs.filter(revision=revision, number__gt=best.number, outcome="failed").exists():
+        return []  # it has failed with these as well since
     before, now = (each.model_dump(mode="json") for each in (DeploymentSpec.model_validate(revision.spec), spec))
     patch = {name: value for name, value in before.items() if now[name] != value}
     if not patch:

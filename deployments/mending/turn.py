@@ -34,6 +34,7 @@ SAME_VALUE = ("max_model_len", "gpu_memory_utilization", "tensor_parallel_size",
 KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 PACKAGE = re.compile(r"(?:(?:--upgrade|--force-reinstall) )?[A-Za-z0-9][\w.<>=\[\], -]{0,100}")
 MOST_HOLDERS = 2
+SMALL_SHARE, SMALL_CHANCE = 0.2, 40
 TASKS = ("generate", "embed", "score")
 AGAIN = 45  # how often the same start goes well the next time, where it may
 ANOTHER_ENGINE = "Try another engine."  # Berth starts one kind
@@ -101,7 +102,10 @@ def _set(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     now = edits.value_of(spec, name)
     if name == "max_model_len" and not back and isinstance(now, int) and isinstance(to, int) and to >= now:
         return []  # the log is of a longer one: a longer conversation never helps
-    return patch_fix(spec, name, edits.with_option(spec, name, to), to, chance=offer.chance, cost=offer.cost,
+    chance = offer.chance
+    if name == "gpu_memory_utilization" and not back and isinstance(to, float) and to < SMALL_SHARE:
+        chance = SMALL_CHANCE  # few models fit into so little; what holds the rest is the better question
+    return patch_fix(spec, name, edits.with_option(spec, name, to), to, chance=chance, cost=offer.cost,
                      before=offer.before, back=back)  # fmt: skip
 
 

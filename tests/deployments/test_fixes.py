@@ -345,11 +345,25 @@ def test_what_the_engine_refused_before_a_start_has_its_fix_and_refused_ones_are
     row = queries.one(row.pk)
     assert (row.state, row.reason["code"], row.run) == ("failed", "check.refused", None)
     first = remedies.of(row)[0]
-    assert dict(first.patch) == {"options": {"max_model_len": 4096}}
-    shorter = spec(copy, options={"max_model_len": 4096})
+    assert first.option == "max_model_len" and first.patch["options"]["max_model_len"] < 999_999
+    shorter = spec(copy, options=first.patch["options"])
     look(shorter, name="team-chat")
     answer(REFUSED)
     assert remedies.of(row) == [], "the engine has said that it would not start so either"
     Deployment.objects.filter(pk=row.pk).update(state="failed")
     applied = applying.start_with(queries.one(row.pk), first, actor=None)
     assert applied.revision.why["class"] == "config.len_gt_derived" and "run" not in applied.revision.why
+
+
+def test_settings_that_failed_as_well_since_are_no_way_back(copy: Copy) -> None:
+    row = builders.make_deployment(copy, state="failed")
+    good = builders.make_run(row, copy, job_state="ended", ended_at=timezone.now(), outcome="stopped")
+    Run.objects.filter(pk=good.pk).update(ready_at=timezone.now())
+    reason = {"code": "exit.code", "params": {"exit_code": 1}}
+    builders.make_run(row, copy, job_state="ended", ended_at=timezone.now(), outcome="failed", reason=reason)
+    spec = DeploymentSpec(artifact_id=copy.artifact_id, options={"dtype": "half"})
+    row.revision = row.revisions.create(number=2, spec=spec.model_dump(mode="json"), created_by="maria")
+    row.reason = reason
+    row.save()
+    builders.make_run(row, copy, job_state="ended", ended_at=timezone.now(), outcome="failed", reason=reason)
+    assert remedies.of(queries.one(row.pk)) == []
