@@ -54,6 +54,7 @@ class Found:
     downloads: int | None = None
     likes: int | None = None
     size: int | None = None
+    weights: int | None = None  # bytes of these alone; the size may count every form and every commit
     gated: bool = False
     task: str = ""
     updated: str = ""
@@ -158,12 +159,14 @@ def _from_hub(item: dict[str, Any]) -> Found:
     tags = [_text(tag, 80) for tag in (told if isinstance(told, list) else [])[:60] if isinstance(tag, str)]
     licence = next((tag.removeprefix("license:") for tag in tags if tag.startswith("license:")), "")
     card = _dict(item.get("cardData"))
+    weights = _weights(_dict(_dict(item.get("safetensors")).get("parameters")))
     return Found(
         repo=_text(item.get("id") or item.get("modelId"), 200),
         licence=_text(card.get("license_name") or licence or card.get("license"), 120),
         downloads=_whole(item.get("downloads")),
         likes=_whole(item.get("likes")),
-        size=_weights(_dict(_dict(item.get("safetensors")).get("parameters"))) or _whole(item.get("usedStorage")),
+        size=weights or _whole(item.get("usedStorage")),
+        weights=weights or None,
         gated=bool(item.get("gated")),
         task=_text(item.get("pipeline_tag"), 60),
         updated=_text(item.get("lastModified"), 10),

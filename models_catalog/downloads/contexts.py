@@ -195,14 +195,30 @@ def offline_of(row: Download) -> list[str]:
 # --- looking for models -----------------------------------------------------------------------------------------------
 
 
-def found_row(found: Found) -> dict[str, Any]:
+def found_rows(found: Iterable[Found]) -> list[dict[str, Any]]:
+    """What a search found, each with whether it fits some host, where the hub tells the size of its weights."""
+    machines = [places.machine(host, "/") for host in queries.hosts()]
+    return [_found_row(item, machines) for item in found]
+
+
+def _found_row(found: Found, machines: list[fits.Host]) -> dict[str, Any]:
     gguf = "gguf" in (tag.lower() for tag in found.tags) or found.repo.lower().endswith("gguf")
     return {
         "found": found,
         "downloads": count(found.downloads),
         "size": size(found.size) if found.size else "",
         "kind": " · ".join(part for part in (found.task, "GGUF" if gguf else "") if part),
+        "fits": _best(found.weights, machines) if found.weights and machines and not gguf else None,
     }
+
+
+def _best(weights: int, machines: list[fits.Host]) -> tuple[str, str]:
+    """Kind and word of the best host, by the size alone: the choice of files says it exactly."""
+    choice = picks.Choice("", "", "hf", (), weights)
+    needs = fits.needs_of(choice, {})
+    verdicts = {fits.fit(choice, needs, machine).verdict for machine in machines}
+    kind, word = wording.FITS[next(verdict for verdict in wording.FITS if verdict in verdicts)]
+    return kind, str(word)
 
 
 def trouble(exc: HubTrouble) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def find(request: HttpRequest) -> HttpResponse:
     if text:
         try:
             found = catalogue.search(services.asker(hub.source, request.actor), text)
-            context["results"] = [contexts.found_row(item) for item in found if hubs.REPO.fullmatch(item.repo)]
+            context["results"] = contexts.found_rows(item for item in found if hubs.REPO.fullmatch(item.repo))
         except HubTrouble as exc:
             context |= {"results": [], "trouble": contexts.trouble(exc)}
     return page(request, "models_catalog/downloads/find.html", context, parts=["results"])

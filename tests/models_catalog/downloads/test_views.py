@@ -9,7 +9,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from models_catalog.downloads import access, services
+from models_catalog.downloads import access, catalogue, contexts, services
+from models_catalog.downloads.catalogue import Found
 from models_catalog.downloads.models import Download, HubAccess
 from models_catalog.models import Artifact, CatalogModel, Copy
 from panel.accounts.actor import Actor
@@ -47,6 +48,16 @@ def test_a_search_and_the_way_to_a_model(hub: Hub, host: Host, browser: Client) 
     answer = browser.get("/models/downloads/find?q=https://huggingface.co/acme/tiny")
     assert answer.status_code == 302 and "repo=acme%2Ftiny" in answer["Location"]
     assert "no model of this name" in text(browser.get("/models/downloads/find?q=zebra"))
+
+
+def test_what_was_found_says_whether_it_fits_where_its_weights_are_told(host: Host) -> None:
+    found = [Found("acme/a", weights=1 << 30), Found("acme/b", weights=1 << 45), Found("acme/c", size=1 << 30),
+             Found("acme/d-GGUF", weights=1 << 30)]  # fmt: skip
+    kinds = [row["fits"][0] if row["fits"] else "" for row in contexts.found_rows(found)]
+    assert kinds == ["ok", "bad", "", ""]
+    read = catalogue._from_hub({"id": "acme/a", "safetensors": {"parameters": {"BF16": 500}}, "usedStorage": 9_000})
+    assert (read.size, read.weights) == (1_000, 1_000)
+    assert catalogue._from_hub({"id": "acme/a", "usedStorage": 9_000}).weights is None
 
 
 def test_the_starters_are_named_with_size_and_where_they_fit(hub: Hub, host: Host, browser: Client) -> None:
