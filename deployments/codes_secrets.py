@@ -13,6 +13,10 @@ SECRETS: dict[str, Pair] = {
         _("The team has no secret %(name)s, so it was not started."),
         _("An admin can keep it on the page “Secrets”. Or leave it out in the settings."),
     ),
+    "secret.unknown": (
+        _("There is no secret %(name)s of yours or of the team."),
+        _("Keep it on the page “Secrets” first, or leave it out."),
+    ),
     "secret_unreadable": (
         _("A secret that it needs cannot be read: the panel's secret key is another one now."),
         _("Restore the former secret key, or keep the secret again on the page “Secrets”."),

@@ -7,10 +7,9 @@ settings; whoever may start the deployment starts it with them.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from django.utils.translation import gettext as _
-
 from deployments.models import Deployment, Revision
 from deployments.spec import DeploymentSpec
+from deployments.wording import words
 from panel.accounts import secret_store
 from panel.accounts.access import require
 from panel.accounts.actor import as_actor
@@ -53,17 +52,23 @@ def check(spec: DeploymentSpec, *, actor: Any, before: Revision | None = None) -
     if not spec.env_secrets:
         return
     kept = _named(before.spec) if before is not None else {}
-    who = as_actor(actor) if actor is not None else None
-    if who is not None and any(kept.get(variable) != name for variable, name in spec.env_secrets.items()):
-        require(who, secret_store.OWN)
-    person = who.id if who is not None else None
-    if person is None and before is not None and kept == spec.env_secrets:
+    new = any(kept.get(variable) != name for variable, name in spec.env_secrets.items())
+    if actor is not None and new:
+        require(actor, secret_store.OWN)
+    if name := missing(spec, actor=actor, before=before):
+        said = words({"code": "secret.unknown", "params": {"name": name}})
+        raise Invalid({"env_secrets": f"{said.text} {said.hint}" if said is not None else name})
+
+
+def missing(spec: DeploymentSpec, *, actor: Any, before: Revision | None = None) -> str:
+    """The name of a secret that these settings would not find if this person saved them in the place of `before`; ""
+    where none is missing.
+    """
+    person = as_actor(actor).id if actor is not None else None
+    if person is None and before is not None and _named(before.spec) == spec.env_secrets:
         person = author_of(before)
-    if gone := secret_store.missing(spec.env_secrets.values(), person):
-        text = _(
-            "There is no secret %(name)s of yours or of the team. Keep it on the page “Secrets” first, or leave it out."
-        )
-        raise Invalid({"env_secrets": text % {"name": mask_text(gone[0])}})
+    gone = secret_store.missing(spec.env_secrets.values(), person)
+    return mask_text(gone[0]) if gone else ""
 
 
 def names_for(actor: Any) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from deployments import patching, preflight
+from deployments import patching, preflight, run_secrets
 from deployments.checklist import engine, static
 from deployments.checklist.findings import Finding, Part, Verdict, verdict, warnings
 from deployments.mending.around import Around, Engine, Fix
@@ -52,7 +52,7 @@ def look(
     if said.finding is not None and said.finding.fixes:
         said = replace(said, finding=replace(said.finding, fixes=_accepted(said.finding.fixes, spec, name, fleet)))
     notes = check.launch.notes if check.launch is not None else []
-    settings = _settings(check, spec, notes, around) + _name(name, own)
+    settings = _settings(check, spec, notes, around) + _name(name, own) + _secrets(spec, actor, own)
     plan = static.of_plan(check.placement, check.reason, check.changes)
     return CheckList(
         (
@@ -118,6 +118,15 @@ def _name(name: str, own: int | None) -> list[Finding]:
     """A name is one address at the door."""
     taken = Deployment.objects.filter(name=name, deleted_at=None).exclude(pk=own).exists()
     return [Finding("error", "check.name_taken", {"name": name}, "name")] if taken else []
+
+
+def _secrets(spec: DeploymentSpec, actor: Any, own: int | None) -> list[Finding]:
+    """Whether whoever would save these settings may name the secrets in them, as saving them asks."""
+    if actor is None or not spec.env_secrets:
+        return []
+    row = Deployment.objects.select_related("revision").filter(pk=own).first() if own is not None else None
+    name = run_secrets.missing(spec, actor=actor, before=row.revision if row is not None else None)
+    return [Finding("error", "secret.unknown", {"name": name}, "env_secrets")] if name else []
 
 
 def _asked(

@@ -9,6 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from deployments import exported, pasted, pasted_secrets, portable, run_secrets, services
+from deployments.checklist.look import look
 from deployments.models import Deployment, Revision, Run
 from deployments.spec import DeploymentSpec
 from models_catalog.models import Copy
@@ -187,6 +188,18 @@ def test_one_that_was_sealed_with_another_key_says_so(copy: Copy) -> None:
     for _more in range(3):
         row = placed(row)
     assert row.reason["code"] == "secret_unreadable" or Run.objects.get().reason["code"] == "secret_unreadable"
+
+
+def test_the_check_before_a_start_says_it_too(copy: Copy) -> None:
+    ada = actor("ada")
+
+    def codes() -> set[str]:
+        found = look(spec(copy), name="chat", actor=ada, ask=False)
+        return {finding.code for part in found.parts for finding in part.findings if finding.level == "error"}
+
+    assert codes() == {"secret.unknown"}
+    keep(ada)
+    assert codes() == set()
 
 
 @pytest.mark.parametrize(
