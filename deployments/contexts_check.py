@@ -96,6 +96,7 @@ def card(found: CheckList, spec: DeploymentSpec, *, is_new: bool) -> dict[str, A
         "checked": found.verdict,
         "parts": parts,
         "said": summary(found),
+        "first": next((f["message"] for part in parts for f in part["findings"] if f["level"] == "error"), ""),
         "waits": any(part["state"] == "running" for part in parts),
         "anyway": is_new and found.verdict == "warnings",
     }

@@ -18,7 +18,7 @@ class CheckIn(schemas.PlanIn):
 
 class FixOut(Schema):
     message: str
-    spec: dict[str, Any] = Field(description=_("The fields of the spec to set."))
+    spec: dict[str, Any] = Field(description=_("The fields of the spec to set; empty where it is done elsewhere."))
 
 
 class FindingOut(Schema):

@@ -63,18 +63,34 @@ def can_be_asked(check: Check) -> bool:
 def key_of(check: Check) -> str:
     """Names what is checked: the engine, its command, the model's files and the kind of device."""
     assert check.launch is not None and check.runtime is not None and check.copy is not None
-    words = list(check.launch.argv)
-    for flag in _LEFT_OUT:
-        if flag in words:
-            place = words.index(flag)
-            del words[place : place + 2]
     env = {name: value for name, value in check.launch.env.items() if name not in _ENV_LEFT_OUT}
     facts = [
-        FORMAT, check.runtime.pk, check.runtime.version, sorted(map(str, check.runtime.plugins)), words, env,
+        FORMAT, check.runtime.pk, check.runtime.version, sorted(map(str, check.runtime.plugins)),
+        _flags(check.launch.argv), env,
         check.copy.artifact.fingerprint, sorted(gpu.name for gpu in check.gpus), check.launch.allow_remote_code,
         code_at_start.files_for(check.copy) if check.launch.allow_remote_code else None,
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _flags(argv: list[str]) -> list[list[str]]:
+    """Each flag with its values, in one order: settings that were kept come back in another than they were written."""
+    groups: list[list[str]] = [[]]
+    for word in argv:
+        if word.startswith("--"):
+            groups.append([])
+        groups[-1].append(_plain(word))
+    return sorted(group for group in groups if group[:1] not in ([flag] for flag in _LEFT_OUT))
+
+
+def _plain(word: str) -> str:
+    """JSON within a command, its keys in one order."""
+    if not word.startswith("{"):
+        return word
+    try:
+        return json.dumps(json.loads(word), sort_keys=True)
+    except (ValueError, RecursionError):
+        return word
 
 
 def known(check: Check) -> Job | None:

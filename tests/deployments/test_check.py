@@ -117,6 +117,15 @@ def test_another_command_engine_or_model_is_asked_anew(copy: Copy) -> None:
     assert look(spec(copy), name="m", again=True).verdict == "running"
 
 
+def test_the_order_of_settings_is_nothing_to_it(copy: Copy) -> None:
+    """The database keeps them in an order of its own."""
+    look(spec(copy, options={"seed": 1, "max_num_seqs": 4, "hf_overrides": {"b": 1, "a": 2}}), name="m")
+    look(spec(copy, options={"max_num_seqs": 4, "hf_overrides": {"a": 2, "b": 1}, "seed": 1}), name="m")
+    assert Job.objects.count() == 1
+    look(spec(copy, options={"max_num_seqs": 1, "seed": 4}), name="m")
+    assert Job.objects.count() == 2
+
+
 def test_a_refusal_is_said_in_plain_words_with_its_fix(copy: Copy) -> None:
     look(spec(copy, options={"max_model_len": 4096}), name="m")
     answer(REFUSED)

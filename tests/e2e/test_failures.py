@@ -6,7 +6,9 @@ import time
 import pytest
 
 from deployments import applying, queries, remedies, services
+from deployments.checklist.look import look
 from deployments.models import Deployment, Run
+from deployments.spec import DeploymentSpec
 from models_catalog.models import Copy
 from panel.audit.models import Event
 from panel.fleet import logstore
@@ -237,3 +239,23 @@ def test_berth_mends_it_itself_where_someone_switched_that_on(stack: Stack) -> N
     stack.wait_for(row, "ready")
     assert (row.run.number, row.run.cause, row.revision.number) == (2, "fix", 2)
     assert Event.objects.filter(verb="deployment.mended", target="by-itself").count() == 1
+
+
+def test_what_the_engine_refuses_when_it_is_asked_is_never_started(stack: Stack) -> None:
+    make_fake_model(stack.models / "fine")
+    stack.scan()
+    options = {"max_model_len": 999_999, "max_num_seqs": 1}
+    spec = DeploymentSpec(artifact_id=stack.artifact("fine").pk, device="cpu", kv_cache_gib=1, options=options)
+    assert look(spec, name="asked").verdict in ("running", "refused")
+    until(lambda: look(spec, name="asked").verdict == "refused", timeout=60, why="the host's engine answered")
+    (finding,) = next(part for part in look(spec, name="asked").parts if part.name == "engine").findings
+    assert (
+        finding.params["cause"] == "config.len_gt_derived"
+        and finding.fixes[0].patch["options"]["max_model_len"] == 2048
+    )
+    row = stack.deploy("asked", "fine", options=options)
+    stack.wait_for(row, "failed")
+    assert row.run is None and row.reason["code"] == "check.refused"
+    good = DeploymentSpec(artifact_id=stack.artifact("fine").pk, device="cpu", kv_cache_gib=1)
+    until(lambda: look(good, name="good").verdict == "passed", timeout=60, why="a good one passes")
+    assert Job.objects.filter(kind="check").count() == 2
