@@ -353,14 +353,14 @@ def end_with(claim: Claim, row: Deployment, to: State, reason: dict[str, Any]) -
 def _explain(run: Run, status: dict[str, Any]) -> failure.Ending:
     """The diagnosis: how it ended, how far it got, why, and what might help."""
     read = run_log.newest(run.job_id, failure.MAX_LOG_BYTES) if run.job_id is not None else run_log.Newest()
+    known, kept = evidence.gathered(run, status)
     try:
-        known = evidence.of(run, status)
         found = _explained(read, run, status, known)
         run_log.place(found.error_block, read)
-        return replace(found, diagnosis={**found.diagnosis, **evidence.kept(run, known)})
     except Exception:  # an end must be written, whatever the log holds
         log.exception("the log of run %s could not be explained", run.pk)
-        return _explained(run_log.Newest(), run, status)
+        found = _explained(run_log.Newest(), run, status)
+    return replace(found, diagnosis={**found.diagnosis, **kept})
 
 
 def _explained(

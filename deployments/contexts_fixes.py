@@ -15,7 +15,6 @@ from deployments.contexts_run import run_row
 from deployments.expert_words import SAID
 from deployments.mending.around import Fix
 from deployments.models import Deployment, Run
-from deployments.spec import DeploymentSpec
 from deployments.story import Attempt
 from deployments.wording import FIXED_WHERE, person, words
 from panel.audit.wording import NAMES
@@ -167,10 +166,3 @@ def note(row: Deployment, fixes: Iterable[Mapping[str, Any]]) -> str:
         clicks,
     )
     return text % {"n": row.revision.number + 1}
-
-
-def fix_once_note(row: Deployment) -> str:
-    """Whether Berth would have done it itself."""
-    assert row.revision is not None
-    spec = DeploymentSpec.model_validate(row.revision.spec)
-    return _("Berth may fix this deployment once by itself after a failure.") if spec.fix_once else ""

@@ -3,6 +3,7 @@
 Reads only. The diagnosis gets it as `result.Evidence`; what people may want to see of it is kept with the run (`kept`).
 """
 
+import logging
 from typing import Any
 
 from django.db.models import prefetch_related_objects
@@ -14,12 +15,25 @@ from deployments.planner.asked import flags_among
 from panel.fleet import samples
 from panel.fleet.models import Gpu
 
+log = logging.getLogger(__name__)
+
 # Of the command, what differs at each start or says nothing of the settings.
 OWN = frozenset({"host", "port", "served_model_name", "api_key"})
 # Of the environment, what people choose under another name.
 VARIABLES = ("VLLM_CPU_KVCACHE_SPACE",)
+MOST = 500  # characters of one value
 HEAD = 3  # executable, serve, model
 GIB = 1024
+
+
+def gathered(run: Run, status: dict[str, Any]) -> tuple[Evidence | None, dict[str, Any]]:
+    """What is known, and what of it is kept. Never raises: the log alone tells most."""
+    try:
+        known = of(run, status)
+        return known, kept(run, known)
+    except Exception:
+        log.exception("what is known of run %s beside its log could not be read", run.pk)
+        return None, {}
 
 
 def of(run: Run, status: dict[str, Any]) -> Evidence:
@@ -65,7 +79,11 @@ def last_good(run: Run) -> Run | None:
 def options_of(run: Run, status: dict[str, Any]) -> dict[str, Any]:
     """The engine's options by name as they were on its command line, and the variables that are settings."""
     argv = status.get("argv") or run.command or []
-    found = {name: value for name, value in flags_among(argv[HEAD:]).items() if name not in OWN}
+    found = {
+        name: value
+        for name, value in flags_among(argv[HEAD:]).items()
+        if name not in OWN and len(str(value)) <= MOST  # a template is no setting to compare
+    }
     return {**found, **{name: run.env[name] for name in VARIABLES if name in run.env}}
 
 

@@ -195,7 +195,8 @@ class RunOut(Schema):
     engine: str
     engine_version: str
     started_by: str
-    cause: str = Field(description=_("person, restart_policy, host_restarted or edit."))
+    cause: str = Field(description=_("person, restart_policy, host_restarted, edit, or fix (by Berth itself)."))
+    parent: UUID | None = Field(description=_("The failed start that it followed."))
     created_at: datetime
     ready_at: datetime | None
     ended_at: datetime | None
@@ -334,6 +335,7 @@ def run_out(run: Run) -> dict[str, Any]:
         **_place(run),
         "deployment": run.deployment.name,
         "revision": run.revision.number,
+        "parent": run.parent_id,
         "model": run.model_name,
         "outcome": run.outcome or "going",
         "reason": reason_out(run.reason),

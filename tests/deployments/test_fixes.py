@@ -367,3 +367,15 @@ def test_settings_that_failed_as_well_since_are_no_way_back(copy: Copy) -> None:
     row.save()
     builders.make_run(row, copy, job_state="ended", ended_at=timezone.now(), outcome="failed", reason=reason)
     assert remedies.of(queries.one(row.pk)) == []
+
+
+def test_without_what_the_panel_knows_the_log_is_still_explained(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = builders.make_deployment(copy, state="stopped", desired="running")
+    run = again(row)
+    monkeypatch.setattr("deployments.evidence.of", lambda *args: 1 / 0)
+    fail(run)
+    run.refresh_from_db()
+    assert run.diagnosis["class"] == "mem.kv_lt_len" and "memory" not in run.diagnosis
+    assert "could not be read" in caplog.text
