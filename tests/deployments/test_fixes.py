@@ -7,7 +7,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from deployments import acts, applying, queries, remedies, services, story
+from deployments import acts, applying, patching, queries, remedies, services, story
 from deployments.diagnosis import failure
 from deployments.models import Deployment, Run
 from deployments.reconcile import reconcile
@@ -81,6 +81,27 @@ def test_what_the_planner_refuses_is_not_offered(copy: Copy) -> None:
     row = broken(copy)
     Gpu.objects.update(used_mib=46_000)  # somebody filled the card meanwhile
     assert not [fix for fix in remedies.of(queries.one(row.pk)) if fix.kind == "patch"]
+
+
+@pytest.mark.parametrize("used_mib", [600, 38_000])
+@pytest.mark.parametrize("name", ["adapter's rank", "bfloat16 on an old GPU", "cache smaller than one request", "heads",
+                                  "memory held by a stranger", "memory while choosing words", "removed flag",
+                                  "quantisation"])  # fmt: skip
+def test_every_offered_patch_is_one_that_a_start_would_take(copy: Copy, name: str, used_mib: int) -> None:
+    from tests.deployments.pure.plans import model
+    from tests.deployments.pure.test_mending import EVERYDAY
+
+    copy.artifact.facts = {**copy.artifact.facts, **model()}
+    copy.artifact.save()
+    log, _code, of, *_rest = EVERYDAY[name]
+    values = {key: value for key, value in of.model_dump().items() if key in ("options", "extra_args", "gpu_count")}
+    row = broken(copy, f"INFO 01-01 10:00:00 [api_server.py:1] vLLM API server version 0.32.0\n{log}\n", **values)
+    Gpu.objects.update(used_mib=used_mib)
+    spec = DeploymentSpec.model_validate(row.revision.spec)
+    found = [fix for fix in remedies.of(row) if fix.kind == "patch"]
+    assert found or used_mib > 600
+    for fix in found:
+        assert patching.accepted(spec, fix.patch, row.name).ok, fix
 
 
 def test_settings_that_were_changed_since_have_no_fixes_of_that_start(copy: Copy) -> None:
