@@ -239,6 +239,32 @@ def test_the_api_lists_and_applies(copy: Copy) -> None:
     assert done.status_code == 202 and done.json()["revision"] == 2
 
 
+def test_the_shell_shows_and_applies(copy: Copy) -> None:
+    from tests.api.test_commands import refused, run
+
+    row = broken(copy)
+    told = run("fix", "team-chat")
+    assert "Lower the longest conversation to 2240 tokens" in told and remedies.of(row)[0].key in told
+    assert refused("fix", "team-chat", "0a1b2c3d4e5f")[0] == 2
+    run("fix", "team-chat", "first")
+    assert queries.one(row.pk).revision.number == 2
+
+
+def test_the_form_switches_it_on_and_an_edit_that_does_not_show_it_keeps_it(copy: Copy) -> None:
+    row = broken(copy)
+    values = {
+        "artifact": str(copy.artifact_id),
+        "task": "generate",
+        "device": "auto",
+        "restart": "never",
+        "gpu_count": "1",
+    }
+    for sent, wanted in (({"fix_once": "once"}, True), ({}, True), ({"fix_once": "no"}, False)):
+        answer = as_role("operator").post(reverse("deployment-edit", args=[row.pk]), {**values, **sent})
+        assert answer.status_code == 302
+        assert queries.one(row.pk).revision.spec["fix_once"] is wanted
+
+
 # --- the story --------------------------------------------------------------------------------------------------------
 
 

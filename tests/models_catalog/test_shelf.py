@@ -408,6 +408,24 @@ def test_damaged_files_are_offered_again_where_someone_can_fetch_them(
     assert asked == [row.pk]
 
 
+def test_files_that_only_an_engine_found_damaged_are_compared_when_that_is_said(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repairs, "_fetcher", [])
+    assert not repairs.possible(copy), "nobody knows where the files came from"
+    asked: list[int] = []
+    repairs.register(lambda rows: {one.pk for one in rows}, lambda one, *, actor: asked.append(one.pk))
+    assert repairs.possible(copy)
+    with pytest.raises(Conflict):
+        repairs.repair(copy, actor=actor("operator"))
+    client = Client()
+    client.force_login(User.objects.get(pk=actor("operator").id))
+    client.post(reverse("model-repair-copy", args=[copy.pk]))
+    assert asked == []
+    client.post(reverse("model-repair-copy", args=[copy.pk]), {"suspected": "1"})
+    assert asked == [copy.pk]
+
+
 # --- where it fits, filters, disks ------------------------------------------------------------------------------------
 
 
