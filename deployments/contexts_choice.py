@@ -17,7 +17,7 @@ from models_catalog.models import Artifact, Copy
 from models_catalog.serving import obstacles
 from models_catalog.shelf import may_deploy
 from models_catalog.wording import of_serving
-from panel.core.numbers import size
+from panel.core.numbers import ngroup, size
 from panel.fleet.models import Runtime
 
 STILL_OPEN = ("no_engine", "gguf_needs_plugin")  # the plan says what can be done
@@ -70,6 +70,7 @@ def _choice(
     is_chosen = str(artifact.pk) == chosen
     kind, word, on = fits_word(artifact.fits) if obstacle is None else ("", "", "")
     names = running.get(artifact.pk, [])
+    few = _few(artifact) if kind == "warn" else ""
     runs = _("already runs as %(names)s") % {"names": ", ".join(names[:2])} if names else ""
     where = ", ".join(sorted({copy.host.name for copy in at}))
     return {
@@ -78,7 +79,7 @@ def _choice(
         "name": artifact.model.name,
         "chosen": is_chosen,
         "running": names,
-        "facts": " · ".join(part for part in (size(artifact.size_bytes), artifact.label, where, on, runs) if part),
+        "facts": " · ".join(part for part in (size(artifact.size_bytes), artifact.label, where, on, few, runs) if part),
         "fits_kind": kind,
         "fits_word": word,
         "problem": of_serving(obstacle).text if obstacle else "",
@@ -87,6 +88,13 @@ def _choice(
         "folder": at[0].path,
         "path": "",
     }
+
+
+def _few(artifact: Artifact) -> str:
+    """How many it is enough for, where that is tight."""
+    counts = [one.get("requests") for one in artifact.fits.get("on", [])]
+    most = max((count for count in counts if count), default=0)
+    return _("about %(n)s at once") % {"n": ngroup(most)} if most else ""
 
 
 def _running() -> dict[int, list[str]]:

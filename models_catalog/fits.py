@@ -130,7 +130,10 @@ def freshen() -> int:
 
 
 def word(facts: ModelFacts, known: Iterable[Group], version: str) -> dict[str, Any]:
-    """{best: verdict, on: [{name, count, cpu, total_mib, verdict, hosts}]}: of each kind the fewest GPUs that do."""
+    """{best: verdict, on: [{name, count, cpu, total_mib, verdict, requests}]}: of each kind the fewest GPUs that do.
+
+    `requests` are those of the usual context at the same time; None where that is not known.
+    """
     context = min(USUAL_CONTEXT, facts.context_length or USUAL_CONTEXT)
     on: dict[tuple[str, int], dict[str, Any]] = {}
     seen, needs = set(), Needs(facts)
@@ -138,7 +141,8 @@ def word(facts: ModelFacts, known: Iterable[Group], version: str) -> dict[str, A
         kind = (group.name, group.total_mib)
         if kind in on and on[kind]["verdict"] == "fits":
             continue
-        verdict = answer(needs, group.machine, context, version).verdict
+        told = answer(needs, group.machine, context, version)
+        verdict, requests = told.verdict, told.requests.value if told.requests is not None else None
         seen.add(verdict)
         if verdict in GOOD and (kind not in on or verdict == "fits"):
             on[kind] = {
@@ -147,6 +151,7 @@ def word(facts: ModelFacts, known: Iterable[Group], version: str) -> dict[str, A
                 "cpu": group.cpu,
                 "total_mib": group.total_mib,
                 "verdict": verdict,
+                "requests": int(requests) if requests is not None else None,
             }
     order = ("fits", "tight", "unknown", "does_not_fit")
     best = next((verdict for verdict in order if verdict in seen), "")

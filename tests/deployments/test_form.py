@@ -284,6 +284,17 @@ def test_the_best_comes_first_and_is_chosen(operator: Client, sent: Any) -> None
     assert broken.artifact_id == found[3]["id"]
 
 
+def test_what_is_tight_says_for_how_many_it_is_enough(operator: Client, sent: Any) -> None:
+    sent()
+    fits.freshen()
+    row = Artifact.objects.get()
+    assert row.fits["on"][0]["requests"] >= 10
+    on = [{**row.fits["on"][0], "verdict": "tight", "requests": 9}]
+    Artifact.objects.update(fits={"best": "tight", "on": on})
+    (one,) = operator.get(reverse("deployment-new")).context["models"]
+    assert one["fits_kind"] == "warn" and one["facts"].endswith("about 9 at once") and one["chosen"]
+
+
 def test_where_nothing_fits_nothing_is_chosen(operator: Client, sent: Any) -> None:
     sent()
     Artifact.objects.update(facts=model("Qwen--Qwen3-235B-A22B"))
