@@ -71,6 +71,8 @@ def _id(actor: Any) -> int | None:
 
 
 def _revise(deployment: Deployment, spec: DeploymentSpec, actor: Any, why: dict[str, Any] | None = None) -> Revision:
+    """The next settings. Raises Invalid where they name a secret that this person has not, whatever leads here."""
+    run_secrets.check(spec, actor=actor, before=deployment.revision)
     last = deployment.revisions.aggregate(n=Max("number"))["n"] or 0
     who = _who(actor)
     return Revision.objects.create(
@@ -101,7 +103,6 @@ def create(
     """
     _check_name(name)
     _check_artifact(spec, actor)
-    run_secrets.check(spec, actor=actor)
     who = _who(actor)
     try:
         with transaction.atomic():
@@ -151,7 +152,6 @@ def edit(deployment: Deployment, *, spec: DeploymentSpec, actor: Any, base_numbe
     changes = diff(DeploymentSpec.model_validate(current.spec), spec)
     if not changes:
         return current
-    run_secrets.check(spec, actor=actor, before=current)
     row.revision = _revise(row, spec, actor)
     row.detail_asked = 0  # it was asked for the settings before
     row.trace = trace.current()

@@ -35,6 +35,11 @@ def test_a_pasted_command_becomes_a_deployment(transactional_db: None, visit: Ca
     expect(page.locator("#pasted")).to_contain_text("--middleware would load program code")
     expect(page.locator("#pasted")).to_contain_text("It was left out. Similar ones that it has: --max-model-len")
     assert "thisisverysecret" not in page.content() and "a-key-of-mine" not in page.content()
+    look(page, "deploy-pasted-secret")
+    page.get_by_role("button", name="Keep it as the secret hf-token").press("Enter")
+    expect(page.locator("#f-env_secrets")).to_have_value("HF_TOKEN=hf-token")
+    expect(page.locator("#pasted")).to_contain_text("HF_TOKEN comes from the secret hf-token")
+    assert "thisisverysecret" not in page.content()
     expect(page.get_by_role("spinbutton", name="Longest conversation")).to_have_value("32000")
     expect(page.locator("input[name=gpus]:checked")).to_have_count(2)
     expect(page.locator("#plan")).not_to_contain_text("Choose a model")
@@ -42,6 +47,7 @@ def test_a_pasted_command_becomes_a_deployment(transactional_db: None, visit: Ca
     page.get_by_role("button", name="Save without starting").click()
     page.wait_for_url("**/deployments/*/")
     spec = Deployment.objects.get().revision.spec
+    assert spec["env_secrets"] == {"HF_TOKEN": "hf-token"}
     assert spec["options"] == {"max_model_len": 32000, "gpu_memory_utilization": 0.85} and len(spec["gpu_uuids"]) == 2
 
 

@@ -85,6 +85,8 @@ def test_one_names_ones_own_and_the_teams_and_no_others(copy: Copy) -> None:
         services.create(name="other", spec=spec(copy), actor=bob)
     with pytest.raises(Invalid):
         services.edit(row, spec=spec(copy, gpu_count=2), actor=bob)
+    with pytest.raises(Invalid):
+        services.start_fixed(row, spec=spec(copy, gpu_count=2), base_number=1, why={}, actor=bob)
     services.edit(row, spec=DeploymentSpec(artifact_id=copy.artifact_id), actor=bob)
     with pytest.raises(Invalid):
         services.use_revision(row, 1, actor=bob)

@@ -66,7 +66,7 @@ def test_a_job_is_closed_only_when_its_whole_log_is_here(host: Host) -> None:
     reports.take_log(host, job.pk, 0, b"hello", 0)
     assert reports.take_report(host, over).forget == [str(job.pk)]
     job.refresh_from_db()
-    assert not job.open
+    assert not job.open and job.secrets is None, "nothing needs its secrets any more"
     host.refresh_from_db()
     assert services.work_of(host).jobs == []
 
