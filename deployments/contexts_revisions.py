@@ -56,6 +56,8 @@ def _change(name: str, pair: tuple[Any, Any], engines: Mapping[int, str]) -> dic
         before, after = (_("Berth decides") if pk is None else engines.get(pk, f"#{pk}") for pk in pair)
         return {"name": _("Engine"), "before": before, "after": after}
     before, after = (mask({name: value})[name] for value in pair)
+    if name.startswith("env_secrets."):
+        return {"name": _("Secret for %(name)s") % {"name": name[12:]}, "before": _text(before), "after": _text(after)}
     leaf = name.removeprefix("options.").removeprefix("restart.")
     return {"name": NAMES.get(name) or NAMES.get(leaf) or leaf, "before": _text(before), "after": _text(after)}
 

@@ -8,7 +8,19 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from panel.fleet import doors, heartbeat, hostclock, live, logstore, samples, services, serving_points, signals, wire
+from panel.fleet import (
+    doors,
+    heartbeat,
+    hostclock,
+    live,
+    log_secrets,
+    logstore,
+    samples,
+    services,
+    serving_points,
+    signals,
+    wire,
+)  # fmt: skip
 from panel.fleet.models import Gpu, Host, Job, JobLog
 from panel.fleet.runtimes import outcomes as runtime_outcomes
 from panel.fleet.runtimes import packages
@@ -182,8 +194,8 @@ def _to_forget(host: Host, jobs: dict[uuid.UUID, Job], report: wire.Report) -> l
 
 def take_log(host: Host, job_id: uuid.UUID, offset: int, data: bytes, skipped: int) -> wire.LogReply:
     """Append log bytes of one of the host's own jobs. Raises Job.DoesNotExist for any other."""
-    job = host.jobs.only("pk", "kind", "state").get(pk=job_id)
-    size, grew = logstore.append(job_id, offset, data, skipped)
+    job = host.jobs.only("pk", "kind", "state", "secrets").get(pk=job_id)
+    size, grew = logstore.append(job_id, offset, log_secrets.hidden(job, data), skipped)
     if grew:
         signals.job_changed.send_robust(sender=Job, job_id=job.pk, kind=job.kind, state=job.state, log_grew=True)
     return wire.LogReply(size=size)

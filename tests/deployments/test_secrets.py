@@ -119,6 +119,7 @@ def test_a_limited_token_cannot_bring_in_its_owners_secrets(copy: Copy) -> None:
         services.edit(row, spec=spec(copy), actor=limited)
     services.edit(row, spec=spec(copy), actor=ada)
     services.edit(row, spec=spec(copy, gpu_count=2), actor=limited)
+    assert "Secret for HF_TOKEN" in browser(ada).get(reverse("deployment", args=[row.pk])).content.decode()
 
 
 # --- a start ----------------------------------------------------------------------------------------------------------

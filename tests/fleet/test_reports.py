@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.test import Client
 from django.utils import timezone
 
-from panel.fleet import reports, samples, services, signals, wire
+from panel.fleet import log_secrets, logstore, reports, samples, services, signals, wire
 from panel.fleet.models import Gpu, Host, Job, Reservation
 
 pytestmark = pytest.mark.django_db
@@ -69,6 +69,19 @@ def test_a_job_is_closed_only_when_its_whole_log_is_here(host: Host) -> None:
     assert not job.open and job.secrets is None, "nothing needs its secrets any more"
     host.refresh_from_db()
     assert services.work_of(host).jobs == []
+
+
+def test_a_log_keeps_no_secret_of_its_job_and_all_its_offsets(host: Host) -> None:
+    token, key = "hf_Zq8fW2kLmN4pR7tV0xYb", "engine-key-of-this-run"
+    secret = {"VLLM_API_KEY": key, "HF_TOKEN": token, "SHORT": "on"}
+    job = services.order_job(host=host, task=wire.EngineTask(argv=["/v"], model_path="/m", secret_env=secret))
+    text = f"on: env HF_TOKEN={token} and {key}, on\n".encode()
+    cut = text.index(b"hf_") + 12
+    for offset, part in ((0, text[:cut]), (cut, text[cut:])):  # the token lies across two chunks
+        reports.take_log(host, job.pk, offset, part, 0)
+    kept = logstore.read(job.pk, 0).data
+    assert kept == f"on: env HF_TOKEN={'*' * len(token)} and {'*' * len(key)}, on\n".encode()
+    assert log_secrets.without(b"abc", [b""]) == b"abc"
 
 
 def test_a_host_cannot_speak_of_another_hosts_job(host: Host) -> None:
