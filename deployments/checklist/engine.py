@@ -25,6 +25,7 @@ from deployments.preflight import UNMADE, Check, command_of
 from deployments.spec import DeploymentSpec
 from models_catalog import code_at_start
 from panel import audit
+from panel.core.mask import mask
 from panel.fleet import services as fleet
 from panel.fleet import wire
 from panel.fleet.models import Job
@@ -176,7 +177,7 @@ def _diagnosed(said: dict[str, Any]) -> tuple[Diagnosis, str]:
 def _refused(said: dict[str, Any], spec: DeploymentSpec, around: Around) -> tuple[Finding, bool]:
     found, root = _diagnosed(said)
     signal = _number(said.get("signal"))
-    params: dict[str, Any] = {"root": root.strip()[:MOST_NAMED]}
+    params: dict[str, Any] = {"root": str(mask(root.strip()[:MOST_NAMED]))}
     if not found.recognised:
         ended = signal is not None and not root  # killed from outside, more likely than not
         return Finding("warning" if ended else "error", "check.refused_unknown", params), False

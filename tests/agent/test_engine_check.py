@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from panel.fleet import wire
-from panel.fleet.agent import engine_check
+from panel.fleet.agent import engine_check, spawn
 from tests.agent.conftest import Host, Table, marked
 from tests.fakes.make_engine import make_fake_engine, make_fake_model
 from tests.waiting import until
@@ -180,6 +180,9 @@ def test_a_stop_and_the_deadline_leave_nothing(
     table.until("one", "ended", timeout_s=30)
     assert dict(table.jobs.results_due())["one"].refusal.code == "stopped"  # type: ignore[union-attr]
     assert marked("one") == []
+    monkeypatch.setitem(spawn.TASK_LIMIT_S, "check", 2.0)
+    result = run(table, order(host, engine.executable), "two")
+    assert result.refusal is not None and result.refusal.code == "timed_out" and marked("two") == []
 
 
 @pytest.mark.slow

@@ -162,10 +162,12 @@ def test_an_engine_that_cannot_be_asked_holds_up_nothing(
 def test_an_unknown_message_is_shown_as_it_is(copy: Copy) -> None:
     look(spec(copy), name="m")
     answer({**PASSED, "verdict": "refused", "exit_code": 1, "output": "Traceback (most recent call last):\n"
-            '  File "/opt/x.py", line 1\nFrobnicationError: the wibble is not wobbled\n'})  # fmt: skip
+            '  File "/opt/x.py", line 1\nFrobnicationError: the wibble is not wobbled, --api-key sk-0123456789abcdef0123\n'})  # fmt: skip
     (finding,) = part(look(spec(copy), name="m"), "engine").findings
     assert (finding.level, finding.code) == ("error", "check.refused_unknown")
     assert "the wibble is not wobbled" in finding.params["root"]
+    assert "0123456789abcdef" not in finding.params["root"], "as in logs"
+    assert "0123456789abcdef" not in finding.params["root"], "as in logs"
 
 
 def test_one_that_does_not_answer_is_asked_again_later(copy: Copy) -> None:

@@ -27,6 +27,7 @@ SCRIPT = Path(__file__).with_name("check_script.py")
 LIMIT_S = 150.0  # of one check: importing an engine from a slow disk takes a minute
 WAIT_S = 100.0  # for another one on this host
 MOST_OUTPUT = 48 << 10  # characters of what the engine said that travel with the verdict
+LITTLE = 8 << 10  # where nothing has to be explained
 MIB = 1 << 20
 
 
@@ -51,9 +52,10 @@ def _checked(settings: Config, task: CheckTask, folder: Path, teller: Teller) ->
         began = time.monotonic()
         argv = [str(python), str(SCRIPT), *task.argv]
         code, output = run(argv, teller, env=env, timeout_s=LIMIT_S, keep=[lock], heard=heard)
+    ended = _ended(code, said[-1] if said else "")
     return {
-        **_ended(code, said[-1] if said else ""),
-        "output": output[-MOST_OUTPUT:].replace("\0", " "),
+        **ended,
+        "output": output[-(LITTLE if ended["verdict"] == "passed" else MOST_OUTPUT) :].replace("\0", " "),
         "seconds": round(time.monotonic() - began, 1),
         "host": host(folder, env),
     }
