@@ -1,5 +1,6 @@
 """What a page shows of where a model fits: the team's GPUs by lengths of context, and GPUs that it does not have."""
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -20,6 +21,9 @@ from panel.core.numbers import approx, ngroup
 
 HOSTS_SHOWN = 3
 MOST_REQUESTS = 1000  # of a cell; what lies above tells nobody more
+TABLES_KEPT = 32
+_tables: dict[tuple[Any, ...], list[Row]] = {}
+_keeping = threading.Lock()
 
 
 def shown(model: CatalogModel) -> Form | None:
@@ -40,7 +44,7 @@ def fit_page(form: Form | None, *, may_deploy: bool) -> dict[str, Any]:
     if not _is_known(form.facts):
         return {"rows": [], "unknown": True, "form": form}
     hosts = _hosts(form) if may_deploy and form.deployable else {}
-    found = table.table(form.facts, fits.groups(), version)
+    found = _table(form, fits.groups(), version)
     return {**_page(form, lengths, version), "rows": [_row(row, form, hosts) for row in found]}
 
 
@@ -51,6 +55,20 @@ def elsewhere_page(form: Form | None) -> dict[str, Any]:
     version, lengths = fits.engine_version(), table.contexts_of(form.facts)
     found = table.elsewhere(form.facts, fits.groups(), version)
     return {**_page(form, lengths, version), "rows": [_row(row, form, {}) for row in found]}
+
+
+def _table(form: Form, known: Sequence[Group], version: str) -> list[Row]:
+    """Kept in this process while files, GPUs and engine stay what they are: it is a hundred estimates."""
+    copy = form.copies[0]
+    key = (form.artifact.pk, form.artifact.updated_at, copy.pk, copy.updated_at, tuple(known), version)
+    found = _tables.get(key)
+    if found is None:
+        found = table.table(form.facts, known, version)
+        with _keeping:
+            while len(_tables) >= TABLES_KEPT:
+                del _tables[next(iter(_tables))]
+            _tables[key] = found
+    return found
 
 
 def _is_known(facts: ModelFacts) -> bool:
