@@ -51,6 +51,20 @@ def test_a_link_from_elsewhere_opens_at_the_line(transactional_db: None, visit: 
     assert in_sight(page, 401)
 
 
+def test_the_log_begins_at_the_root_line_on_a_phone(transactional_db: None, visit: Callable[..., Page]) -> None:
+    row, copy = gpu_deployment("failed")
+    long = b"INFO 11-30 14:02:09 args: " + b"an_option=value, " * 80 + b"\n"
+    failed_start(row, copy, long * 30 + ROOT + ECHO)
+    page = visit(page_of(row), role="viewer", width=390)
+    until(page, "document.querySelector('#log-L31.root') !== null")
+    until(
+        page,
+        "(() => { const at = document.querySelector('#log-L31').getBoundingClientRect(),"
+        "box = document.querySelector('#log').getBoundingClientRect();"
+        "return at.top >= box.top && at.top < box.bottom })()",
+    )
+
+
 def test_was_this_right_is_answered_in_place(transactional_db: None, visit: Callable[..., Page]) -> None:
     row, copy = gpu_deployment("failed")
     failed_start(row, copy, b"INFO a line\n" * 3 + ROOT)
