@@ -21,7 +21,7 @@ class FixOut(Schema):
     spec: dict[str, Any] = Field(description=_("The fields of the spec to set; empty where it is done elsewhere."))
 
 
-class FindingOut(Schema):
+class CheckFindingOut(Schema):
     """One thing that was found. An error would make the start fail."""
 
     level: Literal["error", "warning", "note"]
@@ -38,7 +38,7 @@ class PartOut(Schema):
     state: Literal["passed", "running", "skipped", "warning", "error"]
     title: str
     seconds: float | None = Field(description=_("How long the engine took to answer."))
-    findings: list[FindingOut]
+    findings: list[CheckFindingOut]
 
 
 class CheckOut(Schema):
