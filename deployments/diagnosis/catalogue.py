@@ -42,6 +42,10 @@ answers it can be saved as CSV or JSON, there and by `manage.py failures`; `GET 
 A start that writes no line for `BERTH_STALL_S` says so while it goes on, with the usual time of its step on that host;
 one whose time is over while it stands still failed as `start.hung`.
 
+Rules are held against collected logs, and against failures that happen: `tests/engine/test_failures_real.py` makes real
+vLLM (CPU) fail in seventeen ways. Class, line and phase must be right, the first fix of the page is applied, and the
+second start has to answer. `make test` runs it where the engine is (`make engine`).
+
 A rule names its class, patterns, phase, texts, fixes, at least two examples and one near miss. To add one, add it to
 the file of its engine and family, run the command above and translate its texts (`make messages`). In the tables, a
 phase of "–" means that the log tells it; options in `code` get a number from the log, the host and the run's settings.

@@ -97,7 +97,7 @@ def _follows(first: Found, item: Found) -> bool:
 def _refined(root: Found, found: Sequence[Found], start: Start, engine: str) -> tuple[Rule, Found]:
     """The rule of the root line, or of a better line that belongs to it."""
     rule = root.rule or BY_CODE["run.bug"]
-    for look in (_out_of_memory, _between_gpus, _extension, _hub, _broken_name, _one_gpu, _llamacpp):
+    for look in (_out_of_memory, _between_gpus, _extension, _hub, _broken_name, _broken_json, _one_gpu, _llamacpp):
         better = look(rule, root, found, start, engine)
         if better is not None:
             return better
@@ -153,6 +153,12 @@ def _broken_name(rule: Rule, root: Found, found: Sequence[Found], start: Start, 
     if root.text.startswith("UnicodeDecodeError") and re.search(r"get_device_name|get_physical_device_name", frames):
         return BY_CODE["dtype.bf16_cc"], root
     return None
+
+
+def _broken_json(rule: Rule, root: Found, found: Sequence[Found], start: Start, engine: str) -> Better:
+    """The exception does not say which file it was; who read it does."""
+    bare = rule.code == "config.json_invalid" and "JSONDecodeError" in root.text
+    return (BY_CODE["tok.invalid"], root) if bare and "/tokenization_" in "\n".join(root.lines) else None
 
 
 def _one_gpu(rule: Rule, root: Found, found: Sequence[Found], start: Start, engine: str) -> Better:

@@ -94,6 +94,17 @@ def test_requests_that_fail_while_it_serves_are_no_failure() -> None:
     assert (found.code, found.root_line, found.phase) == ("gpu.illegal_memory", 2 + 7 * 500 + 1, "serving")
 
 
+def test_a_broken_file_is_told_by_who_read_it() -> None:
+    """JSON that ends early: the exception names no file, its frames do."""
+    log = (
+        b'Traceback (most recent call last):\n%s  File "/usr/lib/python3.11/json/decoder.py", line 353, in raw_decode\n'
+    )
+    log += b"json.decoder.JSONDecodeError: Unterminated string starting at: line 1 column 9 (char 8)\n"
+    config = b'  File "/venv/transformers/configuration_utils.py", line 740, in _get_config_dict\n'
+    words = b'  File "/venv/transformers/tokenization_utils_base.py", line 1650, in from_pretrained\n'
+    assert [read(log % frame, exit_code=1).code for frame in (config, words)] == ["config.json_invalid", "tok.invalid"]
+
+
 def test_the_same_words_mean_another_thing_in_another_phase() -> None:
     oom = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     loaded = LOADING + b"INFO 01-01 10:00:00 [x.py:1] Model loading took 14.99 GiB memory and 12.8 seconds\n"
