@@ -107,7 +107,10 @@ PASTE: dict[str, Pair] = {
     ),
     "paste.secret_offered": (
         _("%(name)s is a secret: it was not kept."),
-        _("Berth can keep it sealed as the secret %(stored)s, and give it to the engine."),
+        _(
+            "Berth can keep it sealed as the secret %(stored)s and give it to the engine. For downloads, give it on the"
+            " page “Access to hubs”."
+        ),
     ),
     "paste.secret_there": (
         _("%(name)s is a secret: it was not taken from the text."),

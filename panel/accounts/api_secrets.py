@@ -86,7 +86,7 @@ def keep_secret(request: HttpRequest, name: Path[str], body: SecretIn) -> Any:
 def delete_secret(request: HttpRequest, name: Path[str], asked: Query[WhoseFilter]) -> Any:
     actor = request.auth
     rows = Secret.objects.filter(owner=None) if asked.team else Secret.objects.filter(owner_id=actor.id)
-    row = rows.select_related("owner").filter(name=name).first()
+    row = rows.select_related("owner").filter(name=name).first() if secret_store.NAME.fullmatch(name) else None
     if row is None:
         raise NotFound
     secret_store.remove(row, actor=actor)

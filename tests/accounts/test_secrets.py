@@ -181,6 +181,7 @@ def test_the_api_keeps_and_lists_and_never_tells(people: dict[str, User]) -> Non
     assert VALUE not in listed.content.decode() and OTHER not in listed.content.decode()
     assert [item["name"] for item in client.get(f"{API}?of=team").json()["items"]] == ["ours"]
     assert client.delete(f"{API}/ours").status_code == 404
+    assert client.delete(f"{API}/a%00b").status_code == 404
     assert client.delete(f"{API}/ours?team=true").status_code == 403
     assert client.delete(f"{API}/hf-token").status_code == 204
     assert program(people["admin"]).delete(f"{API}/ours?team=true").status_code == 204
