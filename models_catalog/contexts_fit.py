@@ -93,7 +93,7 @@ def _row(row: Row, form: Form, hosts: Mapping[str, int]) -> dict[str, Any]:
         "where": _where(group),
         "fits": row.fits,
         "why": "" if row.fits else _why(row),
-        "cells": [_cell(cell) | {"href": _start(cell, form, group, hosts), "name": name} for cell in row.cells],
+        "cells": [_linked(_cell(cell), name, _start(cell, form, group, hosts)) for cell in row.cells],
     }
 
 
@@ -123,6 +123,14 @@ def _cell(cell: Cell) -> dict[str, Any]:
     }
     kind, number, small = words[cell.verdict]
     return {"kind": kind, "number": number, "small": small, "length": tokens(cell.context)}
+
+
+def _linked(cell: dict[str, Any], name: str, href: str) -> dict[str, Any]:
+    """A cell with where it leads, in words for whoever hears the link alone."""
+    # Translators: GPUs, a length such as 8K, and how many requests of it fit there
+    text = _("Deploy on %(name)s with %(length)s tokens: %(number)s")
+    label = text % {"name": name, "length": cell["length"], "number": f"{cell['number']} {cell['small']}".strip()}
+    return {**cell, "href": href, "label": label if href else ""}
 
 
 def _start(cell: Cell, form: Form, group: Group, hosts: Mapping[str, int]) -> str:
