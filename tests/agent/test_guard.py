@@ -269,6 +269,13 @@ def test_environment_that_loads_code_is_refused(root: Path, name: str, where: st
     assert refusal(task(root, **{where: {name: "1"}}), limits(root))[0] == "environment_not_allowed"
 
 
+@pytest.mark.parametrize("name", ["VLLM_LOGGING_LEVEL", "HF_HOME"])
+def test_a_refused_secret_is_named_and_not_told(root: Path, name: str) -> None:
+    what = task(root, secret_env={name: "/Zq8fW2kLmN4pR7tV0xYb"})
+    assert refusal(what, limits(root)) == ("environment_not_allowed", {"name": name})
+    assert refusal(task(root, env={name: "/not/allowed"}), limits(root))[1] == {"path": "/not/allowed"}
+
+
 def test_environment_bounds(root: Path) -> None:
     many = {f"VLLM_X{i}": "1" for i in range(300)}
     assert refusal(task(root, env=many), limits(root))[0] == "environment_size"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def check_engine(task: Command, limits: Limits) -> None:
         raise Refused("cpu_without_avx2")
     check_model(task, limits.roots)
     check_argv(task, limits)
-    check_env({**task.env, **task.secret_env}, limits)
+    check_env({**task.env, **task.secret_env}, limits, secret=task.secret_env)
     for uuid in task.gpu_uuids:
         if not re.fullmatch(r"(GPU|MIG)-[0-9A-Za-z/-]{1,80}", uuid):
             raise Refused("gpu_uuid", uuid=uuid[:100])
@@ -253,7 +253,8 @@ def host_of(argv: list[str]) -> str:
 # --- the environment ------------------------------------------------------------------------------------------------
 
 
-def check_env(env: Mapping[str, str], limits: Limits) -> None:
+def check_env(env: Mapping[str, str], limits: Limits, secret: Collection[str] = ()) -> None:
+    """`secret` names the variables whose values stand in no refusal."""
     if len(env) > MAX_ENV:
         raise Refused("environment_size")
     for name, value in env.items():
@@ -264,15 +265,19 @@ def check_env(env: Mapping[str, str], limits: Limits) -> None:
             raise Refused("environment_not_allowed", name=name[:100])
         if "\0" in value or len(value) > MAX_ARG:
             raise Refused("environment_size", name=name)
-        if name in ENV_ROOTED and not inside(Path(value), limits.roots):
-            raise Refused("path_not_allowed", path=value[:500])
-        if name not in (*ENV_PROXIES, "HF_TOKEN", "VLLM_API_KEY"):
-            _check_env_value(value, limits)
+        try:
+            _check_env_value(name, value, limits)
+        except Refused:
+            if name not in secret:
+                raise
+            raise Refused("environment_not_allowed", name=name[:100]) from None  # the refusal is shown: no value
 
 
-def _check_env_value(value: str, limits: Limits) -> None:
+def _check_env_value(name: str, value: str, limits: Limits) -> None:
     """A folder or file of a setting must be an allowed one, and an address leads away from here."""
-    if value in forbidden.STREAMS:
+    if name in ENV_ROOTED and not inside(Path(value), limits.roots):
+        raise Refused("path_not_allowed", path=value[:500])
+    if name in (*ENV_PROXIES, "HF_TOKEN", "VLLM_API_KEY") or value in forbidden.STREAMS:
         return
     for part in {value, *re.split(r"[,;:=\s]", value)}:
         if looks_like_path(part) and not inside(Path(part.removeprefix("file://")), limits.roots):
