@@ -1,5 +1,5 @@
 // The deploy page's arithmetic: what a place holds at another context, or for more people, before the panel answers.
-// The same sum as models_catalog/estimate/vllm.py and deployments/planner/fit.py; the numbers come with the plan, and
+// The same sum as models_catalog/estimate/vllm.py, need.py and alone.py; the numbers come with the plan, and
 // its answer corrects this one. Memory is GiB, blocks and tokens are counted. A test holds both halves together.
 'use strict';
 const Fit = (() => {
@@ -70,10 +70,9 @@ const Fit = (() => {
   function answer(d, context, people) {
     const ok = ['fits', 'tight'], usual = at(d, context, people, d.said ? d.share : d.usual);
     if (d.said) return usual;
-    const frugal = d.priority === 'fit';
-    let least = leastShare(d, context, people, frugal ? ['fits'] : ok);
-    if (frugal && least === null) least = leastShare(d, context, people, ok);
-    if (frugal && least !== null && least <= d.most) return at(d, context, people, least);
+    const frugal = d.priority === 'fit' ? leastShare(d, context, people, ['fits']) ?? leastShare(d, context, people, ok) : null;
+    if (frugal !== null && frugal <= d.most) return at(d, context, people, frugal);
+    const least = leastShare(d, context, people, ok);
     if (ok.includes(usual.level) && d.roomy) return usual;
     if (least !== null && least <= d.most) return at(d, context, people, Math.max(least, Math.min(d.roomy ? 0.9 : d.usual, d.most)));
     if (least === null && usual.level === 'unlikely' && d.roomy) return usual;
