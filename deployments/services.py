@@ -213,7 +213,7 @@ def start_fixed(
         raise Conflict("deployment.moving", _("It is being started already."), _("Wait until this start has ended."))
     _check_artifact(spec, actor)
     changes = diff(DeploymentSpec.model_validate(row.revision.spec), spec)
-    if changes:
+    if changes or why.get("by_itself"):  # the second: so that the chain of attempts remembers that it was done
         row.revision = _revise(row, spec, actor, why)
         row.detail_asked = 0  # it was asked for the settings before
         row.save(update_fields=["revision", "detail_asked", "updated_at"])

@@ -323,6 +323,20 @@ def test_berth_mends_a_safe_failure_once_and_says_who_switched_it_on(copy: Copy)
     assert Event.objects.filter(verb="deployment.mended").count() == 1
 
 
+def test_the_same_again_is_tried_once_too(copy: Copy) -> None:
+    taken = (
+        "OSError: [Errno 98] error while attempting to bind on address ('127.0.0.1', 18100): address already in use\n"
+    )
+    row = broken(copy, taken, fix_once=True)
+    second = again(row)
+    assert (second.number, second.cause) == (2, acts.BY_ITSELF)
+    fail(second, taken)
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert (row.state, row.run.number) == ("failed", 2)
+    assert Event.objects.filter(verb="deployment.mended").count() == 1
+
+
 def test_without_the_switch_or_for_other_classes_it_waits_for_people(copy: Copy) -> None:
     row = broken(copy)
     reconcile(row.pk)
