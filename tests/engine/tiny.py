@@ -6,6 +6,7 @@ knows 256 positions.
 
 from __future__ import annotations
 
+import atexit
 import json
 import shutil
 from functools import lru_cache
@@ -23,7 +24,9 @@ INDEX = "model.safetensors.index.json"
 @lru_cache
 def _made() -> Path:
     """One model, of which the others are copies: random numbers take time."""
-    return tiny_model.make(Path(mkdtemp(prefix="tiny-"), "model"))
+    folder = mkdtemp(prefix="tiny-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return tiny_model.make(Path(folder, "model"))
 
 
 def model(folder: Path, **config: Any) -> Path:
