@@ -1,6 +1,7 @@
 """What failed: kept at the end of a run, told apart, mended by the next start, judged by people, saved as files."""
 
 import csv
+import importlib
 import io
 import json
 from datetime import timedelta
@@ -154,6 +155,26 @@ def test_a_start_that_never_had_a_process_is_kept_too(copy: Copy) -> None:
     failures.keep(run, {"code": "sidecar.failed", "params": {}})
     failures.keep(run, {"code": "another", "params": {}})
     assert Failure.objects.get().code == "sidecar.failed", "kept once"
+
+
+def test_what_failed_before_there_were_rows_gets_its_own(copy: Copy) -> None:
+    row = builders.make_deployment(copy, state="failed")
+    one, two = fail(row, copy, LENGTH), fail(row, copy)
+    good = work(row, copy)
+    Failure.objects.all().delete()
+    migration = importlib.import_module("deployments.migrations.0011_failures_of_before")
+    with connection.cursor() as cursor:
+        cursor.execute(migration.FILL)
+        cursor.execute(migration.FILL)
+    first, second = Failure.objects.order_by("id")
+    assert (first.run_id, first.code, first.engine, first.mended_by_id) == (
+        one.pk,
+        "config.len_gt_derived",
+        "vllm",
+        None,
+    )
+    assert (second.run_id, second.code, second.mended_by_id, second.mended_change) == (two.pk, "", good.pk, "same")
+    assert second.at == two.ended_at and second.host_name == "quay" and second.model_name == two.model_name
 
 
 # --- mended -------------------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ RULES = (
         ("(EngineCore pid=1) INFO 01-01 10:00:00 [shm_broadcast.py:1] using shared memory",),
         (
             host(_("Give the container more shared memory."), "docker run --shm-size 16g …", 85),
-            host(_("Or let it use the machine's."), "docker run --ipc=host …", 80),
+            host(_("Let the container use the machine's shared memory."), "docker run --ipc=host …", 80),
         ),
     ),
     Rule(
