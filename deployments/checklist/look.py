@@ -83,12 +83,12 @@ def _around(check: Check, fleet: preflight.Fleet | None) -> Around:
 
 
 def _accepted(fixes: Iterable[Fix], spec: DeploymentSpec, name: str, fleet: preflight.Fleet | None) -> tuple[Fix, ...]:
-    """Those whose result the planner would take now; what no click does is left to the page of a failed start."""
+    """Those that are done elsewhere, and of the changes those whose result the planner would take now."""
     found: list[Fix] = []
     for fix in fixes:
         if len(found) >= static.MOST_FIXES:
             break
-        if fix.kind == "patch" and _takes(fix, spec, name, fleet):
+        if fix.kind != "patch" or _takes(fix, spec, name, fleet):
             found.append(fix)
     return tuple(found)
 

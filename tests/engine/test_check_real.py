@@ -42,8 +42,20 @@ def changed(**values: Any) -> Callable[[Path], None]:
     return change
 
 
-def without(name: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).unlink()
+def without(*names: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return change
+
+
+def large_adapter(folder: Path) -> None:
+    """An adapter of rank 64 beside the model; the engine has room for 16 unless it is told."""
+    adapter = folder.parent / "adapter"
+    adapter.mkdir()
+    words = {"peft_type": "LORA", "r": 64, "lora_alpha": 16, "target_modules": ["q_proj"]}
+    (adapter / "adapter_config.json").write_text(json.dumps(words))
 
 
 # what is wrong: (done to the model, further flags, class of the diagnosis, whose sentence is shown)
@@ -52,6 +64,8 @@ REFUSED: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "three-parts-of-four-heads": (lambda folder: None, ["--tensor-parallel-size", "3"], "tp.heads"),
     "unknown-architecture": (changed(architectures=["NopeForCausalLM"]), [], "arch.unsupported"),
     "no-config": (without("config.json"), [], "gguf.dir"),
+    "no-tokenizer": (without("tokenizer.json", "tokenizer_config.json"), [], "tok.missing_files"),
+    "large-adapter": (large_adapter, ["--enable-lora", "--lora-modules", "a={models}/adapter"], "lora.rank"),
     "wrong-tool-parser": (
         lambda folder: None,
         ["--enable-auto-tool-choice", "--tool-call-parser", "qwen99"],
@@ -71,7 +85,8 @@ def check(cache: Path, folder: Path, damage: Callable[[Path], None], flags: list
     (host / "agent.json").chmod(0o600)
     spawner = Spawner(Journal(host), Registry(load(host, {}, with_panel=False)))
     argv = [str(executable), "serve", str(model), "--host", "127.0.0.1", "--port", wire.PORT_PLACE,
-            "--served-model-name", "tiny", "--enforce-eager", *flags]  # fmt: skip
+            "--served-model-name", "tiny", "--enforce-eager",
+            *(flag.replace("{models}", str(model.parent)) for flag in flags)]  # fmt: skip
     task = wire.CheckTask(argv=argv, env=ENV, model_path=str(model))
     spawner.check(task)
     record = Record(str(uuid.uuid4()), "check")
