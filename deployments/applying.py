@@ -1,4 +1,7 @@
-"""A fix applied by one click, or once by Berth itself: a revision with that one change, and a new start of it."""
+"""A fix applied by one click, or once by Berth itself: a revision with that one change, and a new start of it.
+
+So is the change that a finding of a deployment that serves offers.
+"""
 
 import logging
 from typing import Any
@@ -6,7 +9,7 @@ from typing import Any
 from django.db import transaction
 from django.utils.translation import gettext_lazy as _
 
-from deployments import patching, remedies, services, story
+from deployments import patching, queries, remedies, services, story
 from deployments.mending import safe
 from deployments.mending.around import Fix
 from deployments.models import Deployment, Run
@@ -76,6 +79,20 @@ def _class_of(row: Deployment, run: Run | None) -> str:
     return str((run.diagnosis.get("class") if run is not None else "") or params.get("cause") or row.reason["code"])
 
 
+def apply_finding(row: Deployment, family: str, *, base_number: int | None, actor: Any) -> None:
+    """Make the change that a finding offers; what serves is started again with it. `row` comes from queries.one.
+
+    Raises Conflict where it is not offered any more or settings were saved since, and what services.edit raises.
+    """
+    assert row.revision is not None
+    found = row.run.findings.get("found", []) if row.run is not None else []
+    fix = next((each["fix"] for each in found if each["family"] == family and each.get("fix")), None)
+    if fix is None or base_number != row.revision.number:
+        raise Conflict("deployment.edited", _("This has changed since the page was opened."), _("Look at it again."))
+    spec = patching.apply(DeploymentSpec.model_validate(row.revision.spec), fix["patch"])
+    services.edit(row, spec=spec, actor=actor, base_number=base_number)
+
+
 # --- once by itself ---------------------------------------------------------------------------------------------------
 
 
@@ -91,8 +108,6 @@ def is_due(row: Deployment) -> bool:
 
 def mend(row: Deployment) -> bool:
     """Apply the first fix, if it is safe; else note that it was tried, so that people are asked. True when applied."""
-    from deployments import queries
-
     run = row.run
     assert run is not None
     try:

@@ -11,6 +11,7 @@ from django.db.models import Count, F, Max, Q, QuerySet, Value
 from django.utils import timezone
 
 from deployments.diagnosis.rules import BY_CODE
+from deployments.failures import HEAVY
 from deployments.models import Failure
 from panel.accounts.actor import Actor
 
@@ -171,9 +172,7 @@ def of_run(run_id: Any) -> Failure | None:
     return Failure.objects.filter(run=run_id).select_related("mended_by").defer(*_OF_MENDING).first()
 
 
-_OF_MENDING = tuple(
-    f"mended_by__{name}" for name in ("secrets", "command", "env", "parser", "foreseen", "measured", "golden")
-)
+_OF_MENDING = tuple(f"mended_by__{name}" for name in HEAVY)
 
 
 def alike(row: Failure) -> list[Failure]:

@@ -10,6 +10,7 @@ from typing import Any
 from deployments import preflight
 from deployments.services import parse_spec
 from deployments.spec import DeploymentSpec
+from panel.core.errors import Invalid
 
 
 def apply(spec: DeploymentSpec, patch: Mapping[str, Any]) -> DeploymentSpec:
@@ -26,3 +27,13 @@ def accepted(
     no more reads than one.
     """
     return preflight.check(apply(spec, patch), name=name, fleet=fleet)
+
+
+def tried(
+    spec: DeploymentSpec, patch: Mapping[str, Any], name: str, *, fleet: preflight.Fleet | None = None
+) -> preflight.Check | None:
+    """The same of a patch that is only proposed: None where the spec cannot be so, which makes it no proposal."""
+    try:
+        return accepted(spec, patch, name, fleet=fleet)
+    except Invalid:
+        return None

@@ -17,7 +17,6 @@ from deployments.mending.around import Effect, Fix
 from deployments.models import Deployment, Run
 from deployments.placement import Change
 from deployments.spec import DeploymentSpec
-from panel.core.errors import Invalid
 
 MOST_TRIED, MOST_SHOWN = 8, 5
 BACK_CHANCE, CHANGE_CHANCE = 60, 70
@@ -119,9 +118,8 @@ class _Asks:
     def _taken(self, fix: Fix) -> Fix | None:
         """The fix, or the nearest of its kind, that the planner accepts."""
         self.tried += 1
-        try:
-            check = patching.accepted(self.spec, fix.patch, self.name, fleet=self.fleet)
-        except Invalid:
+        check = patching.tried(self.spec, fix.patch, self.name, fleet=self.fleet)
+        if check is None:
             return None
         if check.ok:
             if checked.refusal_of(check, self.spec):  # the engine has said already that it would not start so
@@ -136,11 +134,8 @@ class _Asks:
         """The same change with the number that the planner found."""
         patch = {**fix.patch, **near.patch}
         self.tried += 1
-        try:
-            check = patching.accepted(self.spec, patch, self.name, fleet=self.fleet)
-        except Invalid:
-            return None
-        if not check.ok:
+        check = patching.tried(self.spec, patch, self.name, fleet=self.fleet)
+        if check is None or not check.ok:
             return None
         to = patch.get(fix.option, (patch.get("options") or {}).get(fix.option))
         made = turn.patch_fix(self.spec, fix.option, patch, to, chance=fix.chance, cost=fix.cost)

@@ -6,10 +6,8 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from deployments import patching, queries, services
-from deployments.spec import DeploymentSpec
+from deployments import applying, queries
 from panel.accounts.guard import right
-from panel.core.errors import Conflict
 from panel.core.pages import go
 
 
@@ -17,13 +15,8 @@ from panel.core.pages import go
 @right("deployments.edit")
 def apply_finding(request: HttpRequest, pk: int, family: str) -> HttpResponse:
     """Make the change that a finding offers: a new revision, with which it starts again."""
-    row = queries.one(pk)
-    found = row.run.findings.get("found", []) if row.run is not None else []
-    fix = next((each["fix"] for each in found if each["family"] == family and each.get("fix")), None)
     number = request.POST.get("revision", "")
-    if fix is None or str(row.revision.number) != number:
-        raise Conflict("deployment.edited", _("This has changed since the page was opened."), _("Look at it again."))
-    spec = patching.apply(DeploymentSpec.model_validate(row.revision.spec), fix["patch"])
-    services.edit(row, spec=spec, actor=request.actor, base_number=row.revision.number)
+    base = int(number) if number.isdecimal() and len(number) < 10 else None
+    applying.apply_finding(queries.one(pk), family, base_number=base, actor=request.actor)
     messages.success(request, _("The settings are changed. It starts again with them."))
     return go(request, reverse("deployment", args=[pk]))

@@ -16,7 +16,6 @@ from deployments.models import Deployment
 from deployments.preflight import Check
 from deployments.spec import DeploymentSpec
 from models_catalog.models import Artifact
-from panel.core.errors import Invalid
 
 AGAIN_AFTER_S = 20  # what the host could not say is asked once more, and not at every look
 
@@ -94,10 +93,8 @@ def _accepted(fixes: Iterable[Fix], spec: DeploymentSpec, name: str, fleet: pref
 
 
 def _takes(fix: Fix, spec: DeploymentSpec, name: str, fleet: preflight.Fleet | None) -> bool:
-    try:
-        return patching.accepted(spec, fix.patch, name, fleet=fleet).ok
-    except Invalid:
-        return False
+    check = patching.tried(spec, fix.patch, name, fleet=fleet)
+    return check is not None and check.ok
 
 
 def _files(check: Check, spec: DeploymentSpec, around: Around) -> list[Finding]:

@@ -98,8 +98,8 @@ class Effect:
 class Fix:
     """One thing that may help, ready to be shown. `code` and `params` are its title; `text` the rule's own.
 
-    `option` is the option that a patch changes. `link` names the page where it is done (install, model, code, plugin,
-    repair, deployment, settings), `target` what of it.
+    `option` is the option that a patch changes. `link` names the page where it is done (install, model, models, code,
+    plugin, repair, deployment, settings), `target` what of it.
     """
 
     kind: Kind

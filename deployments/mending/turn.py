@@ -126,7 +126,7 @@ def typed(value: Any) -> Any:
 def _settings(offer: Offer, name: str) -> list[Fix]:
     """A value that only a person knows."""
     code, params = title_of(name, None, None)
-    return [Fix("settings", code, params, text=offer.text if offer.text else "", option=name, link="settings",
+    return [Fix("settings", code, params, text=offer.text, option=name, link="settings",
                 chance=offer.chance, cost=offer.cost)]  # fmt: skip
 
 

@@ -131,11 +131,12 @@ def fix_for(row: Deployment, finding: Finding) -> dict[str, Any] | None:
     """The first change that would help and that the planner accepts. Never raises: a finding is worth saying alone."""
     if finding.code not in HELPS:
         return None
-    now = Now(DeploymentSpec.model_validate(row.revision.spec), row.run.placement)
     try:
+        now = Now(DeploymentSpec.model_validate(row.revision.spec), row.run.placement)
         fleet = _when_it_has_stopped(now.spec, row)
         for fix in HELPS[finding.code](now, finding.params):
-            if patching.accepted(now.spec, dict(fix.patch), row.name, fleet=fleet).ok:
+            check = patching.tried(now.spec, fix.patch, row.name, fleet=fleet)
+            if check is not None and check.ok:
                 return fix.as_dict()
     except Exception:
         log.exception("no change could be checked for %s of %s", finding.code, row.name)

@@ -20,6 +20,7 @@ from deployments.models import Run
 from deployments.serving import liveness
 from deployments.serving.liveness import Answered, Rhythm
 from deployments.spec import DeploymentSpec
+from deployments.states import State
 from panel.core import queue
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ def _ask_here(run_id: str) -> None:
 def ask_run(run_id: str) -> None:
     """Ask once and note what came. What was asked by somebody else meanwhile is theirs to note."""
     run = Run.objects.select_related("deployment", "revision").filter(pk=run_id, ended_at=None).first()
-    if run is None or run.deployment.run_id != run.pk or run.deployment.state != "ready" or not _open(run.live):
+    if run is None or run.deployment.run_id != run.pk or run.deployment.state != State.READY or not _open(run.live):
         return
     spec = DeploymentSpec.model_validate(run.revision.spec)
     path, body = _question(run, spec)

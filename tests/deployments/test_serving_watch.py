@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -15,7 +16,7 @@ from deployments import acts, patching, reconcile
 from deployments.diagnosis import phases
 from deployments.gateway.ask import Answer
 from deployments.models import Deployment, Run
-from deployments.serving import live_probe, watch
+from deployments.serving import fixes, live_probe, watch
 from deployments.spec import DeploymentSpec
 from panel.accounts.models import User
 from panel.audit.models import Event
@@ -91,6 +92,21 @@ def test_no_change_is_offered_that_would_not_start(row: Deployment, broker: redi
     keep(broker, row, kv_usage=0.97)
     watch.look(time.time())
     assert [(one["code"], one["fix"]) for one in found(row)] == [("serve.kv_full", None)]
+
+
+def test_a_change_that_settings_cannot_say_does_not_hide_the_next_one(
+    row: Deployment, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = fixes.HELPS["serve.kv_full"]
+
+    def too_much_first(now: fixes.Now, params: Mapping[str, Any]) -> Iterator[fixes.Fix]:
+        yield fixes.Fix("fix.more_kv", {"before": 4, "after": -1}, {"kv_cache_gib": -1})
+        yield from more(now, params)
+
+    monkeypatch.setitem(fixes.HELPS, "serve.kv_full", too_much_first)
+    keep(broker, row, kv_usage=0.97)
+    watch.look(time.time())
+    assert [one["fix"]["patch"] for one in found(row)] == [{"kv_cache_gib": 6}]
 
 
 def test_what_has_not_changed_is_not_written_again(
