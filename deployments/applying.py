@@ -116,6 +116,8 @@ def mend(row: Deployment) -> bool:
         if fix is not None:
             start_with(whole, fix, actor=Actor.system(), by_itself=story.who_switched_on(whole))
             return True
+    except Conflict as exc:  # people were faster
+        log.info("deployment %s was not mended: %s", row.name, exc.code)
     except Exception:  # the loop goes on whatever stands in the way; people see the failure and its fixes
         log.exception("deployment %s could not be mended", row.name)
     Run.objects.filter(pk=run.pk).update(diagnosis={**run.diagnosis, "fix_tried": True})

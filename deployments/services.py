@@ -204,13 +204,16 @@ def start_fixed(
 ) -> Deployment:
     """After a failure: new settings that differ by one fix (none where it is only started again), and their start.
 
-    Raises Conflict where someone saved other settings or started it meanwhile. `why` is kept with the settings.
+    Raises Conflict where someone saved other settings, started it, or stopped what Berth was about to mend meanwhile.
+    `why` is kept with the settings.
     """
     row = _locked(deployment)
     if row.revision.number != base_number:
         raise Conflict("deployment.edited", _("Someone saved other settings while this page was open."))
     if row.state not in ("failed", "stopped") or row.restart_asked > row.restart_done:
         raise Conflict("deployment.moving", _("It is being started already."), _("Wait until this start has ended."))
+    if why.get("by_itself") and row.desired != Desired.RUNNING:  # whoever stopped it while a fix was looked for, wins
+        raise Conflict
     _check_artifact(spec, actor)
     changes = diff(DeploymentSpec.model_validate(row.revision.spec), spec)
     if changes or why.get("by_itself"):  # the second: so that the chain of attempts remembers that it was done

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from deployments import acts, applying, patching, queries, remedies, services, story
 from deployments.diagnosis import failure
+from deployments.mending.around import Fix
 from deployments.models import Deployment, Run
 from deployments.reconcile import reconcile
 from deployments.spec import DeploymentSpec
@@ -361,6 +362,22 @@ def test_a_stopped_deployment_is_not_mended(copy: Copy) -> None:
     reconcile(row.pk)
     row.refresh_from_db()
     assert row.run.number == 1 and row.revision.number == 1
+
+
+def test_who_stops_it_while_berth_looks_for_a_fix_wins(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = broken(copy, fix_once=True)
+    looked = remedies.of
+
+    def stopped_meanwhile(whole: Deployment) -> list[Fix]:
+        found = looked(whole)
+        services.stop(whole, actor=None)
+        return found
+
+    monkeypatch.setattr(remedies, "of", stopped_meanwhile)
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert (row.desired, row.run.number, row.revision.number) == ("stopped", 1, 1)
+    assert not Event.objects.filter(verb="deployment.mended").exists()
 
 
 # --- evidence ---------------------------------------------------------------------------------------------------------
