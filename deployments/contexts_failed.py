@@ -10,8 +10,7 @@ from deployments import failures, failures_read, run_log
 from deployments.contexts_revisions import changes_between
 from deployments.diagnosis.rules import BY_CODE
 from deployments.models import Failure, Run
-from deployments.wording import person, words
-from panel.audit.wording import NAMES
+from deployments.wording import label_of, person, words
 from panel.core.numbers import gib, ngroup
 
 CERTAIN, LIKELY = 0.9, 0.8
@@ -127,8 +126,7 @@ def change_word(change: str) -> str:
 
 def _name(name: str) -> str:
     own = {"engine": _("another engine"), "host": _("another host")}
-    leaf = name.removeprefix("restart.").removeprefix("env.")
-    return own.get(name) or str(NAMES.get(name) or NAMES.get(leaf) or leaf)
+    return own.get(name) or label_of(name.removeprefix("restart."))
 
 
 def line(row: Failure) -> dict[str, Any]:

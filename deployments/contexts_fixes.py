@@ -12,12 +12,10 @@ from django.utils.translation import gettext as _
 from deployments import story
 from deployments.codes_fixes import EFFECTS, FIXES
 from deployments.contexts_run import run_row
-from deployments.expert_words import SAID
 from deployments.mending.around import Fix
 from deployments.models import Deployment, Run
 from deployments.story import Attempt
-from deployments.wording import FIXED_WHERE, person, words
-from panel.audit.wording import NAMES
+from deployments.wording import FIXED_WHERE, label_of, person, words
 from panel.core.mask import mask
 from panel.core.numbers import ngroup
 from panel.core.wording import fill, said
@@ -32,13 +30,6 @@ PAGES: dict[str, tuple[str, bool, Any]] = {
     "code": ("model", True, gettext_lazy("Open the model")),
     "deployment": ("deployment", True, gettext_lazy("Open this deployment")),
 }
-
-
-def label_of(option: str) -> str:
-    """An option as people call it; one without a word of its own as the engine does."""
-    bare = option.removeprefix("env.")
-    words_of = SAID.get(bare)
-    return str(NAMES.get(bare) or (words_of.label if words_of is not None else bare))
 
 
 def title(fix: Fix) -> tuple[str, str]:

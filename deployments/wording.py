@@ -8,9 +8,11 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from deployments.codes import CODES
+from deployments.expert_words import SAID
 from deployments.states import State
 from models_catalog import wording as catalog
 from models_catalog.conversions import wording as conversions
+from panel.audit.names import NAMES
 from panel.core.numbers import duration, gib, ngroup
 from panel.core.wording import Words, fill, said
 
@@ -104,6 +106,13 @@ STEP_NOTES_CPU = {
 def person(name: str) -> str:
     """Who did something, as pages say it; "system" is Berth itself."""
     return "Berth" if name == "system" else name
+
+
+def label_of(option: str) -> str:
+    """An option as people call it; one without a word of its own as the engine does."""
+    bare = option.removeprefix("env.")
+    words_of = SAID.get(bare)
+    return str(NAMES.get(bare) or (words_of.label if words_of is not None else bare))
 
 
 def fixes(reason: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:

@@ -21,6 +21,7 @@ from deployments import acts, contexts_failed, failures, failures_read, run_log
 from deployments.diagnosis.failure import explain
 from deployments.models import Deployment, Failure, Revision, Run
 from deployments.reconcile import reconcile
+from deployments.wording import label_of
 from models_catalog.models import Copy
 from panel.accounts.models import User
 from panel.audit.models import Event
@@ -350,6 +351,12 @@ def history(copy: Copy) -> dict[str, Run]:
     made["other"] = fail(two, copy, LENGTH, engine_version="0.31.0", host_name="atlas")
     Failure.objects.filter(run=made["other"]).update(at=timezone.now() - timedelta(days=40))
     return made
+
+
+def test_what_helped_is_called_as_the_fixes_call_it() -> None:
+    told = contexts_failed.change_word("max_num_batched_tokens,restart.never_heard_of,engine")
+    assert told == f"{label_of('max_num_batched_tokens')}, never_heard_of, another engine"
+    assert "max_num_batched_tokens" not in told
 
 
 def test_the_history_counts_by_class_and_says_what_helped(copy: Copy) -> None:
