@@ -111,7 +111,7 @@ def _new_run(row: Deployment, check: preflight.Check) -> Run:
     cause = "person" if asked or last == 0 or row.attempts == 0 else "restart_policy"
     if not asked and row.run is not None and row.run.reason.get("code") == HOST_RESTARTED:
         cause = HOST_RESTARTED
-    if row.revision.why.get("by_itself") and asked:
+    if row.revision.why.get("by_itself") and asked and not row.runs.filter(revision=row.revision).exists():
         cause = BY_ITSELF
     usual = queries.usual_start_s(check.host.pk, check.runtime.pk, check.copy.pk)
     return Run.objects.create(

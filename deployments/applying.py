@@ -13,7 +13,9 @@ from deployments import patching, queries, remedies, services, story
 from deployments.mending import safe
 from deployments.mending.around import Fix
 from deployments.models import Deployment, Run
+from deployments.serving import fixes
 from deployments.spec import DeploymentSpec
+from deployments.states import State
 from panel.accounts.actor import Actor
 from panel.core.errors import Conflict
 
@@ -82,12 +84,15 @@ def _class_of(row: Deployment, run: Run | None) -> str:
 def apply_finding(row: Deployment, family: str, *, base_number: int | None, actor: Any) -> None:
     """Make the change that a finding offers; what serves is started again with it. `row` comes from queries.one.
 
-    Raises Conflict where it is not offered any more or settings were saved since, and what services.edit raises.
+    Raises Conflict where it is not offered any more, would not start now, or settings were saved since, and what
+    services.edit raises.
     """
     assert row.revision is not None
     found = row.run.findings.get("found", []) if row.run is not None else []
     fix = next((each["fix"] for each in found if each["family"] == family and each.get("fix")), None)
-    if fix is None or base_number != row.revision.number:
+    # A patch has the options whole: under other settings than those that run it would undo what somebody just saved.
+    runs = row.state == State.READY and row.run is not None and row.run.revision_id == row.revision_id
+    if fix is None or not runs or base_number != row.revision.number or not fixes.still_helps(row, family, fix):
         raise Conflict("deployment.edited", _("This has changed since the page was opened."), _("Look at it again."))
     spec = patching.apply(DeploymentSpec.model_validate(row.revision.spec), fix["patch"])
     services.edit(row, spec=spec, actor=actor, base_number=base_number)

@@ -103,9 +103,11 @@ def card(found: CheckList, spec: DeploymentSpec, *, is_new: bool) -> dict[str, A
 
 
 def _fields(patch: Mapping[str, Any], spec: DeploymentSpec) -> dict[str, str]:
-    """A patch as the form's fields; further flags as the text that its field shows."""
-    plain = {name: value for name, value in patch.items() if name != "extra_args"}
+    """A patch as the form's fields, secrets hidden as the form hides them; what is a list there as its field's text."""
+    plain = mask({name: value for name, value in patch.items() if name not in ("extra_args", "env")})
     found = field_values(plain, spec)
     if "extra_args" in patch:
         found["extra_args"] = shlex.join(mask(patch["extra_args"]))
+    if "env" in patch:
+        found["env"] = "\n".join(f"{name}={value}" for name, value in mask(patch["env"]).items())
     return found

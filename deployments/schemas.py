@@ -259,7 +259,8 @@ def deployment_out(row: Deployment, model: str) -> dict[str, Any]:
 
 def _finding_out(found: dict[str, Any]) -> dict[str, Any]:
     fix = found["fix"]
-    change = fix and {"code": fix["code"], "message": fix["said"].text, "hint": fix["said"].hint, "spec": fix["patch"]}
+    change = fix and {"code": fix["code"], "message": fix["said"].text, "hint": fix["said"].hint}
+    change = change and {**change, "spec": mask(fix["patch"])}  # options are in it whole
     facts = {name: value for name, value in found["params"].items() if name not in ("title", "why")}
     return {
         **{name: found[name] for name in ("code", "level", "since")},

@@ -11,7 +11,7 @@ from typing import Any
 
 from deployments import patching, preflight
 from deployments.diagnosis.serving import Finding
-from deployments.models import Deployment
+from deployments.models import Deployment, Run
 from deployments.placement import DEFAULT_UTILISATION
 from deployments.spec import DeploymentSpec
 
@@ -141,6 +141,20 @@ def fix_for(row: Deployment, finding: Finding) -> dict[str, Any] | None:
     except Exception:
         log.exception("no change could be checked for %s of %s", finding.code, row.name)
     return None
+
+
+def still_helps(row: Deployment, family: str, fix: Mapping[str, Any]) -> bool:
+    """Whether the planner accepts a kept change now as well: what serves is not stopped for a start that could only
+    fail. One that it does not accept is offered no more.
+    """
+    spec = DeploymentSpec.model_validate(row.revision.spec)
+    check = patching.tried(spec, fix["patch"], row.name, fleet=_when_it_has_stopped(spec, row))
+    if check is not None and check.ok:
+        return True
+    kept = row.run.findings
+    without = [{**each, "fix": None} if each["family"] == family else each for each in kept["found"]]
+    Run.objects.filter(pk=row.run_id, findings=kept).update(findings={**kept, "found": without})
+    return False
 
 
 def _when_it_has_stopped(spec: DeploymentSpec, row: Deployment) -> preflight.Fleet | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,11 @@ def test_points_are_read_by_older_and_newer_panels() -> None:
     assert Point.unpack(point.pack()) == point and point.at == 7.0 and point.life == 3
     assert Point.unpack([*point.pack(), "of tomorrow"]) == point
     assert Point.unpack(point.pack()[:4]).running == 2
+
+
+def test_a_line_without_an_end_costs_nothing() -> None:
+    """Labels in which nothing is closed were read again from each of their characters."""
+    began = time.process_time()
+    for text in ("a" * (1 << 20), 'a="' * (1 << 18), "a=" * (1 << 18)):
+        assert normalised(f"vllm:num_requests_running{{{text}}} 1\nvllm:num_requests_running 2\n") == {"running": 2.0}
+    assert time.process_time() - began < 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -331,3 +332,11 @@ def test_a_step_that_takes_too_long_ends_with_what_it_started() -> None:
     pid = int(said[-1])
     until(lambda: not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text())
     assert time.monotonic() - began < 60, "its child kept the pipe open"
+
+
+def test_a_line_without_an_end_comes_in_parts() -> None:
+    """Held until its end it would fill the host's memory."""
+    lines: list[str] = []
+    argv = [sys.executable, "-c", "print('x' * 300_000)"]
+    code, output = run(argv, Teller(lines.append), env={}, timeout_s=60)
+    assert code == 0 and len(lines) == 1 + 5 and len(output) == 4 * 4000 + 4 + 4000

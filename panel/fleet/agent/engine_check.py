@@ -45,7 +45,7 @@ def _checked(settings: Config, task: CheckTask, folder: Path, teller: Teller) ->
 
     def heard(line: str) -> bool:
         if line.startswith(SAYS):
-            said.append(line)
+            said[:] = [line]  # the last word counts
         return not line.startswith(SAYS)
 
     with locked(settings.folder, "checking", wait_s=WAIT_S) as lock:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 
 MAX_TEXT = 4 << 20  # bytes of one answer
+MAX_LINE = 4096  # characters; what is longer is none of ours, and would be read for minutes
 _LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -69,7 +70,9 @@ def normalised(text: str) -> dict[str, float]:
     """The numbers that are told, by the names of `Serving`; empty where the text holds none that is known."""
     found: dict[str, float] = {}
     for line in text[:MAX_TEXT].splitlines():
-        if not line.startswith(_FIRST) or not (match := _LINE.match(line)) or match[1] not in TABLE:
+        if len(line) > MAX_LINE or not line.startswith(_FIRST):
+            continue
+        if not (match := _LINE.match(line)) or match[1] not in TABLE:
             continue
         which, how = TABLE[match[1]]
         labels = dict(_LABEL.findall(match[2] or ""))

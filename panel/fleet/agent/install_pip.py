@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -22,6 +23,7 @@ from panel.fleet.agent.provision import SetupProblem
 
 KEEP_LINES = 600  # of a command's output, for its explanation
 MAX_LINE = 4000  # characters
+LONGEST_READ = 1 << 16  # of one read; what is longer comes as several lines
 # The host owner's own settings of pip and of the way out, which an order adds to.
 HOST_SETTINGS = (
     "PIP_INDEX_URL",
@@ -213,7 +215,7 @@ def _listen(child: subprocess.Popen[str], teller: Teller, heard: Callable[[str],
     """Tell what the child prints until it closes its output; the newest lines, masked."""
     lines: deque[str] = deque(maxlen=KEEP_LINES)
     assert child.stdout is not None
-    for raw in child.stdout:
+    for raw in iter(partial(child.stdout.readline, LONGEST_READ), ""):  # a line without an end fills no memory
         line = mask(raw.rstrip("\n")[:MAX_LINE], teller.secrets)
         if heard(line):
             lines.append(line)
