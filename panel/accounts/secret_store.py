@@ -17,6 +17,7 @@ from panel.accounts.actor import Actor, as_actor
 from panel.accounts.models import Secret, User
 from panel.core.crypto import seal, unseal
 from panel.core.errors import Conflict, Invalid, NotFound
+from panel.core.locks import Lock, lock_until_commit
 from panel.core.mask import HIDDEN, mask_text
 
 OWN, MANAGE = "secrets.own", "secrets.manage"
@@ -83,7 +84,7 @@ def _one_at_a_time(owner: User | None) -> None:
     if owner is not None:
         User.objects.select_for_update().get(pk=owner.pk)
     else:
-        list(Secret.objects.select_for_update().filter(owner=None))
+        lock_until_commit(Lock.TEAM_SECRETS)
 
 
 def _checked(name: str, value: str) -> str:

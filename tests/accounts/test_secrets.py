@@ -1,6 +1,7 @@
 """Secrets: kept sealed, shown by name alone, replaced, deleted; one's own, and the team's."""
 
 import json
+import threading
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -22,6 +23,7 @@ from panel.core.errors import Denied, Invalid
 from panel.core.mask import HIDDEN
 from tests.api.conftest import program
 from tests.deployments import builders
+from tests.waiting import until
 
 pytestmark = pytest.mark.django_db
 Browser = Callable[..., Client]
@@ -219,3 +221,29 @@ def test_the_shell_keeps_those_of_the_team_and_prints_none(db: None, tmp_path: P
     assert not Secret.objects.exists() and VALUE not in everything()
     with pytest.raises(CommandError):
         run("remove", "hf-token")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_who_keep_the_first_secret_of_the_team_at_once_replace_it() -> None:
+    wrong: list[Exception] = []
+
+    def second() -> None:
+        try:
+            secret_store.keep("hf-token", OTHER, team=True, actor=Actor.shell())
+        except Exception as exc:
+            wrong.append(exc)
+        finally:
+            connection.close()
+
+    def waits() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            return cursor.fetchone()[0] > 0
+
+    thread = threading.Thread(target=second)
+    with transaction.atomic():
+        secret_store.keep("hf-token", VALUE, team=True, actor=Actor.shell())
+        thread.start()
+        until(waits, why="the second waits for the first")
+    thread.join(30)
+    assert wrong == [] and secret_store.values(["hf-token"], None) == {"hf-token": OTHER}
