@@ -53,11 +53,20 @@ def check(spec: DeploymentSpec, *, actor: Any, before: Revision | None = None) -
         return
     kept = _named(before.spec) if before is not None else {}
     new = any(kept.get(variable) != name for variable, name in spec.env_secrets.items())
-    if actor is not None and new:
+    if actor is not None and (new or (before is not None and _brings_own(spec, actor, before))):
         require(actor, secret_store.OWN)
     if name := missing(spec, actor=actor, before=before):
         said = words({"code": "secret.unknown", "params": {"name": name}})
         raise Invalid({"env_secrets": f"{said.text} {said.hint}" if said is not None else name})
+
+
+def _brings_own(spec: DeploymentSpec, actor: Any, before: Revision) -> bool:
+    """Whether a name that meant another person's secret, or the team's, would mean this person's own."""
+    person = as_actor(actor).id
+    if person is None or author_of(before) == person:
+        return False
+    own = secret_store.usable(person).filter(owner_id=person, name__in=spec.env_secrets.values())
+    return own.exists()
 
 
 def missing(spec: DeploymentSpec, *, actor: Any, before: Revision | None = None) -> str:

@@ -122,6 +122,32 @@ def test_a_limited_token_cannot_bring_in_its_owners_secrets(copy: Copy) -> None:
     assert "Secret for HF_TOKEN" in browser(ada).get(reverse("deployment", args=[row.pk])).content.decode()
 
 
+def test_nor_by_an_edit_that_leaves_the_name_of_another_persons(copy: Copy) -> None:
+    ada, bo = actor("ada"), actor("bo")
+    keep(ada)
+    keep(bo)
+    row = services.create(name="chat", spec=spec(copy), actor=ada, start=False)
+    with pytest.raises(Denied):
+        services.edit(
+            row, spec=spec(copy, gpu_count=2), actor=Actor.from_user(bo.user, deployments=frozenset([row.pk]))
+        )
+    services.edit(row, spec=spec(copy, gpu_count=2), actor=bo)
+    row.refresh_from_db()
+    assert row.revision.created_by_id == bo.id
+
+
+@pytest.mark.parametrize("headers", [{}, {"HX-Request": "true"}], ids=["page", "part"])
+def test_a_click_that_would_need_the_secret_of_another_says_why_not(copy: Copy, headers: dict[str, str]) -> None:
+    ada, bo = actor("ada"), actor("bo")
+    keep(ada)
+    row = services.create(name="chat", spec=spec(copy), actor=ada, start=False)
+    services.edit(row, spec=DeploymentSpec(artifact_id=copy.artifact_id), actor=bo)
+    answer = browser(bo).post(reverse("deployment-use-revision", args=[row.pk, 1]), headers=headers)
+    assert answer.status_code == 422 and "There is no secret" in answer.content.decode()
+    row.refresh_from_db()
+    assert row.revision.number == 2
+
+
 # --- a start ----------------------------------------------------------------------------------------------------------
 
 
