@@ -37,7 +37,12 @@ MOST_HOLDERS = 2
 SMALL_SHARE, SMALL_CHANCE = 0.2, 40
 TASKS = ("generate", "embed", "score")
 AGAIN = 45  # how often the same start goes well the next time, where it may
+# What an offer is about is told by its sentence alone; a test fails when no rule has these words any more.
 ANOTHER_ENGINE = "Try another engine."  # Berth starts one kind
+WORKED = ("worked with that",)
+NEWER = ("newer", "knows")
+SMALLER = ("quantis", "smaller")
+HOLDS_GPU, HOLDS_PORT, SHORT_OF_RAM = ("holds the memory",), ("holds the port",), ("Free memory of the machine",)
 
 
 def fixes_of(code: str, offers: Iterable[Offer], spec: DeploymentSpec, around: Around) -> list[Fix]:
@@ -75,6 +80,10 @@ def patch_fix(
 # --- one function for each kind of offer ------------------------------------------------------------------------------
 
 
+def _says(offer: Offer, words: tuple[str, ...]) -> bool:
+    return any(word in offer.text for word in words)
+
+
 def _nothing(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     return []
 
@@ -93,7 +102,7 @@ def _set(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
         return []
     if name in SPLIT:
         return _split(offer, spec, to)
-    back = to is not None and "worked with that" in offer.text
+    back = to is not None and _says(offer, WORKED)
     if to in (None, ""):
         to = DEFAULTS.get(name)
         now = edits.value_of(spec, name)
@@ -225,7 +234,7 @@ def _runtime(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     """An engine that lies on the host is one click; another one has to be installed first."""
     if offer.text == ANOTHER_ENGINE:
         return []
-    newer = "newer" in offer.text or "knows" in offer.text
+    newer = _says(offer, NEWER)
     engine = around.newer() if newer else around.other()
     found = []
     if engine is not None:
@@ -270,15 +279,15 @@ def _permission(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]
 
 def _host(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     """Something on the machine; where it is known who holds what, that is named instead."""
-    if "holds the memory" in offer.text:
+    if _says(offer, HOLDS_GPU):
         held = list(_held(around, offer.chance, on_gpu=True))
         if held:
             return held
-    if "holds the port" in offer.text and around.port_holder:
+    if _says(offer, HOLDS_PORT) and around.port_holder:
         return [Fix("host", "fix.end_port", {"holder": around.port_holder}, command=offer.command,
                     chance=offer.chance, cost=offer.cost)]  # fmt: skip
     plain = Fix("host", "", text=offer.text, command=offer.command, chance=offer.chance, cost=offer.cost)
-    if "Free memory of the machine" in offer.text:
+    if _says(offer, SHORT_OF_RAM):
         return [*_held(around, offer.chance, on_gpu=False), plain]
     return [plain]
 
@@ -303,7 +312,7 @@ def _end(holder: Holder, params: dict[str, Any], chance: int) -> Fix:
 
 def _model(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     found = []
-    if around.twins and ("quantis" in offer.text or "smaller" in offer.text):
+    if around.twins and _says(offer, SMALLER):
         twin = around.twins[0]
         fix = Fix("patch", "fix.twin", {"name": twin.name}, patch={"artifact_id": twin.artifact},
                   option="artifact_id", chance=offer.chance, cost=offer.cost)  # fmt: skip

@@ -9,8 +9,10 @@ import pytest
 
 from deployments.contexts_fixes import title
 from deployments.diagnosis.decide import diagnose
+from deployments.diagnosis.fixes import WORDS
 from deployments.diagnosis.reader import Reader
 from deployments.diagnosis.result import Evidence
+from deployments.diagnosis.rules import BY_CODE
 from deployments.mending import edits, refusals, safe, turn
 from deployments.mending.around import Around, Engine, Fix, Form, Holder
 from deployments.spec import DeploymentSpec
@@ -375,3 +377,13 @@ def test_every_safe_class_is_one_of_the_rules() -> None:
     from deployments.diagnosis.rules import BY_CODE
 
     assert set(BY_CODE) >= safe.CLASSES
+
+
+@pytest.mark.parametrize(
+    "word",
+    [turn.ANOTHER_ENGINE, *turn.WORKED, *turn.NEWER, *turn.SMALLER, *turn.HOLDS_GPU, *turn.HOLDS_PORT,
+     *turn.SHORT_OF_RAM],
+)  # fmt: skip
+def test_words_by_which_an_offer_is_told_stand_in_a_rule(word: str) -> None:
+    texts = [*WORDS.values(), *(fix.say for rule in BY_CODE.values() for fix in rule.fixes)]
+    assert any(word in text for text in texts)
