@@ -83,7 +83,7 @@ def place(claim: Claim, row: Deployment) -> None:
         else:
             move(claim, row, State.FAILED, check.reason, next_attempt_at=None, **taken)
         return
-    if refusal := checked.refusal_of(check, spec_of(row)):  # what can only fail takes no memory from others
+    if refusal := checked.refusal_of(check, spec_of(row), row.pk):  # what can only fail takes no memory from others
         move(claim, row, State.FAILED, refusal, next_attempt_at=None, **taken)
         return
     try:

@@ -21,6 +21,7 @@ from deployments.diagnosis import failure
 from deployments.diagnosis.result import Diagnosis
 from deployments.mending import turn
 from deployments.mending.around import Around
+from deployments.models import Transition
 from deployments.preflight import UNMADE, Check, command_of
 from deployments.spec import DeploymentSpec
 from models_catalog import code_at_start
@@ -32,6 +33,7 @@ from panel.fleet.models import Job
 
 log = logging.getLogger(__name__)
 
+CODE = "check.refused"  # of a refusal whose class is known
 FORMAT = 1  # raise it when a check comes to look at more: then all are asked anew
 KEPT = timedelta(days=7)  # a verdict; files, command and engine are in its key, drivers and limits of the host are not
 HOLDS = timedelta(days=1)  # a refusal ends a start so long
@@ -183,17 +185,18 @@ def _refused(said: dict[str, Any], spec: DeploymentSpec, around: Around) -> tupl
         return Finding("warning" if ended else "error", "check.refused_unknown", params), False
     params |= {"title": found.title, "why": found.why, "cause": found.code}
     fixes = turn.fixes_of(found.code, found.fixes, spec, around)
-    return Finding("error", "check.refused", params, "", tuple(fixes)), not found.curable
+    return Finding("error", CODE, params, "", tuple(fixes)), not found.curable
 
 
 def _number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1000 else None
 
 
-def refusal_of(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
+def refusal_of(check: Check, spec: DeploymentSpec, deployment: int | None = None) -> dict[str, Any]:
     """Why a start would fail at once, as the engine has said of the very same command; {} where it has not.
 
-    One query. Only what is sure counts: a class that is known, and that does not go away by itself.
+    One query. Only what is sure counts: a class that is known, and that does not go away by itself. It ends one start:
+    who starts it once more may have mended on the host what no key can tell, such as a package or a missing file.
     """
     if not can_be_asked(check):
         return {}
@@ -201,4 +204,12 @@ def refusal_of(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
     if job is None or job.result is None or job.created_at < timezone.now() - HOLDS:
         return {}
     found = outcome(job, spec)
-    return found.finding.reason if found.state == "refused" and found.sure and found.finding else {}
+    if found.state != "refused" or not found.sure or found.finding is None:
+        return {}
+    return {} if deployment is not None and _was_told(job, deployment) else found.finding.reason
+
+
+def _was_told(job: Job, deployment: int) -> bool:
+    """Whether a start of this deployment has failed by this refusal already."""
+    told = Transition.objects.filter(deployment=deployment, new="failed", at__gt=job.created_at)
+    return told.filter(reason__code=CODE).exists()

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from deployments import preflight
+from deployments import preflight, services
 from deployments.checklist.look import CheckList, look
 from deployments.models import Deployment, Run
 from deployments.reconcile import reconcile
@@ -216,6 +216,27 @@ def test_a_start_that_the_engine_refused_takes_nothing_and_says_why(copy: Copy) 
     reconcile(row.pk)
     row.refresh_from_db()
     assert row.state == "starting", "an old refusal is not held against it"
+
+
+def test_who_starts_it_once_more_may_have_mended_it_on_the_host(copy: Copy) -> None:
+    row = builders.make_deployment(copy, desired="running")
+    look(spec(copy), name=row.name)
+    answer(REFUSED)
+    reconcile(row.pk)
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert (row.state, row.reason["code"]) == ("failed", "check.refused"), "nothing starts it again by itself"
+    services.start(row, actor=None)
+    reconcile(row.pk)
+    row.refresh_from_db()
+    assert row.state == "starting", "the engine says itself what it thinks of it now"
+    Deployment.objects.filter(pk=row.pk).update(state="queued", next_attempt_at=None)
+    look(spec(copy), name=row.name, again=True)
+    answer(REFUSED)
+    other = builders.make_deployment(copy, "other", desired="running")
+    reconcile(other.pk)
+    other.refresh_from_db()
+    assert other.state == "failed", "what was told to one is still told to the next"
 
 
 @pytest.mark.parametrize("item", [None, PASSED], ids=["nobody-asked", "passed"])
