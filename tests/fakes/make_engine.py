@@ -25,7 +25,6 @@ class EngineArgs:
         return made
 
     def create_engine_config(self):
-        print("INFO 11-30 14:02:15 [model.py:547] Resolved architecture: LlamaForCausalLM", flush=True)
         if str(self.cli.max_model_len).isdecimal() and int(self.cli.max_model_len) >= 900_000:
             raise ValueError(
                 "User-specified max_model_len (%s) is greater than the derived max_model_len "
