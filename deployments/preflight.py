@@ -193,6 +193,7 @@ def _launch(
             secrets=secrets or {},
             machine=host.facts.get("machine", "x86_64"),
             cpu_flags=frozenset(host.facts.get("cpu_flags", [])),
+            asked_paths=tuple(host.facts.get("asks_engines", [])),
             allow_remote_code=code_at_start.may_run(copy),
             detail=detail,
         )

@@ -60,6 +60,7 @@ class LaunchContext:
     cpu_threads: str = "auto"
     machine: str = "x86_64"
     cpu_flags: frozenset[str] = frozenset()
+    asked_paths: tuple[str, ...] = ()  # that the host asks every few seconds; the engine's log need not tell
     allow_remote_code: bool = False
     detail: bool = False  # the engine writes all it can into its log
     sidecar: str = ""  # the folder that describes a GGUF file, where the engine needs one

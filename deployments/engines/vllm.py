@@ -140,6 +140,8 @@ def _add_own(values: arguments.Values, context: LaunchContext, *, on_gpu: bool) 
     """What Berth sets where the person did not; only flags that the parser has."""
     schema = values.schema
     own: dict[str, Any] = {}
+    if context.asked_paths:
+        own["disable_access_log_for_endpoints"] = ",".join(context.asked_paths)
     runner = values.set.get("runner", "auto")
     if runner not in ("auto", "generate" if context.spec.task == "generate" else "pooling"):
         values.reasons.append(Reason("task.other_runner", {"runner": runner, "task": context.spec.task}, "runner"))

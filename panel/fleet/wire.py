@@ -210,6 +210,7 @@ class HostFacts(Message):
     container: bool = False  # the agent is in a container, so a restart of that one ends its engines too
     agent_started: float
     model_roots: Texts = []  # the folders that the agent's own settings allow
+    asks_engines: Texts = []  # paths that the agent asks of each engine, every few seconds
     engine_folder: Text = ""  # the managed folder: installs go there; its disk is one of `disks`
     allow_install: bool = True  # False: the host's owner forbids installs and removals
     allow_download: bool = True  # False: the host's owner forbids downloads

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator
 
 from panel.fleet.wire_base import Message, Text
 
+ASKED_PATHS = ("/health", "/metrics")  # of each engine that listens
 MOST = float(1 << 53)  # a larger number is none that anything counted
 
 

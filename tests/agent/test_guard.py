@@ -49,6 +49,7 @@ def refusal(what: EngineTask, allowed: guard.Limits) -> tuple[str, dict[str, Any
         ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}'],
         ["--chat-template", "{% for m in messages %}{{ m.content }}{% endfor %}"],
         ["--root-path", "/berth"],
+        ["--disable-access-log-for-endpoints", "/health,/metrics"],
         ["--reasoning-parser", "qwen3", "--tool-call-parser", "hermes", "--enable-auto-tool-choice"],
         ["--load-format", "safetensors", "--tokenizer", "org/name", "--no-trust-remote-code"],
     ],

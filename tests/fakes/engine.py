@@ -278,7 +278,8 @@ class Engine:
         self.pids: list[int] = []
         names = arguments.served_model_name or [model]
         self.log = Log(fake.copies, names[0])
-        self.server = EngineServer(fake, names, os.environ.get("VLLM_API_KEY", ""), self.log)
+        quiet = (arguments.disable_access_log_for_endpoints or "").split(",")
+        self.server = EngineServer(fake, names, os.environ.get("VLLM_API_KEY", ""), self.log, quiet)
         self.memory = bytearray(0)
 
     def too_long(self) -> Fake:

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -36,10 +36,13 @@ class Refused(Exception):
 
 
 class EngineServer:
-    """Serves on a socket that already listens, in threads of its own. `fatal` is set when a question killed it."""
+    """Serves on a socket that already listens, in threads of its own. `fatal` is set when a question killed it.
 
-    def __init__(self, fake: Any, names: list[str], key: str, log: Any) -> None:
-        self.fake, self.names, self.key, self.log = fake, names, key, log
+    Requests for the paths `quiet` leave no line in the log.
+    """
+
+    def __init__(self, fake: Any, names: list[str], key: str, log: Any, quiet: Sequence[str] = ()) -> None:
+        self.fake, self.names, self.key, self.log, self.quiet = fake, names, key, log, quiet
         self.fatal = threading.Event()
         self.metrics = Metrics(names[0], fake.metrics)
         self.asked = 0
@@ -74,6 +77,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def access(self, status: int) -> None:
         self.owner.metrics.answered(self.path, status)
+        if self.path.split("?")[0] in self.owner.quiet:
+            return
         client = f"{self.client_address[0]}:{self.client_address[1]}"
         self.owner.log.plain(
             f'INFO:     {client} - "{self.command} {self.path} HTTP/1.1" {status} {HTTPStatus(status).phrase}'

@@ -18,6 +18,7 @@ from panel.fleet.agent.forbidden import words
 from panel.fleet.agent.gpus import Reading
 from panel.fleet.agent.procs import boot_id, in_container
 from panel.fleet.wire import Disk, HostFacts
+from panel.fleet.wire_serving import ASKED_PATHS
 
 MIB = 1 << 20
 NO_LIMIT = 1 << 60  # cgroup v1 says "no limit" by a huge number
@@ -174,6 +175,7 @@ def collect(
         container=in_container(),
         agent_started=STARTED,
         model_roots=[str(root) for root in roots],
+        asks_engines=list(ASKED_PATHS),
         engine_folder=str(engines or ""),
         allow_install=allow_install,
     )

@@ -147,7 +147,7 @@ def _check_value(flag: str, value: str, limits: Limits) -> None:
     other = value not in forbidden.ONLY_VALUES.get(flag, (value,))
     if dotted or other or value in forbidden.CODE_WORDS:
         raise Refused("flag_value_not_allowed", flag=flag, value=value[:200])
-    if flag == "root-path":  # a URL's path, not a file's
+    if flag in ("root-path", "disable-access-log-for-endpoints"):  # paths of a URL, not of files
         return
     if flag == "chat-template" and value.startswith(("{%", "{{", "{#")):  # the template itself
         return

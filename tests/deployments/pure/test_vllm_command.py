@@ -370,3 +370,9 @@ def test_on_a_cpu_the_plugin_would_not_help() -> None:
     runtime = RuntimeFacts("/x/vllm", version="0.32.0", device="cpu")
     (reason,) = adapter_for("vllm").runtime_reasons(runtime, {"format": "gguf"}, "cpu")
     assert reason.code == "gguf.no_cpu_kernels"
+
+
+def test_what_the_host_asks_leaves_no_lines_in_the_engines_log() -> None:
+    asked = adapter_for("vllm").launch(replace(context(), asked_paths=("/health", "/metrics"))).argv
+    assert value_of(asked, "--disable-access-log-for-endpoints") == "/health,/metrics"
+    assert "--disable-access-log-for-endpoints" not in launch().argv, "an older agent refuses the value"
