@@ -61,7 +61,7 @@ def try_estimate(
     try:
         return estimate(facts, options, gpu, engine_version, lesson)
     except (ArithmeticError, ValueError, LookupError, TypeError) as exc:
-        log.warning("no estimate for %s (%s): %s", facts.fingerprint[:12], facts.architecture, exc)
+        log.warning("no estimate for %s (%.80r): %.200r", facts.fingerprint[:12], facts.architecture, str(exc))
         return None
 
 

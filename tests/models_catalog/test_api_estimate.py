@@ -89,3 +89,15 @@ def test_the_schema_has_the_keys_of_a_batch_and_an_example() -> None:
     body = document()["paths"]["/api/v1/estimate"]["post"]["requestBody"]["content"]["application/json"]
     assert body["example"] == EXAMPLE
     assert ask(body["example"]).json()["verdict"] == "fits"
+
+
+def test_what_a_configuration_says_stays_on_one_short_line_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_args: Any) -> None:
+        raise ValueError("odd\n2026-12-01 INFO forged " + "b" * 10_000)
+
+    monkeypatch.setattr("models_catalog.estimate.estimate", fails)
+    assert ask({"config": {**QWEN, "architectures": ["A\n2026-12-01 INFO forged " + "a" * 10_000]}}).status_code == 422
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "models_catalog.estimate"]
+    assert "\n" not in said and len(said) < 400
