@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 from deployments.planner import Effect, Outlook
 from panel.core.numbers import NBSP, ngroup
@@ -52,7 +53,7 @@ def said(effect: Effect) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, bool):
-        return _("On") if value else _("Off")
+        return pgettext("a switch", "On") if value else pgettext("a switch", "Off")
     return ngroup(value) if isinstance(value, int) else str(value)
 
 

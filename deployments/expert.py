@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.utils.translation import gettext
+from django.utils.translation import gettext, pgettext
 
 from deployments.engines.options import RANGES, Option, Schema, to_text
 from deployments.expert_words import GROUPS, SAID, TOUCHES
@@ -93,7 +93,7 @@ def _setting(option: Option, value: Any) -> Setting:
     choices: tuple[tuple[str, str], ...] = ()
     kind = "number" if option.kind in ("int", "float") and not option.many else "text"
     if option.kind == "bool":
-        kind, choices = "choice", (("true", gettext("On")), ("false", gettext("Off")))
+        kind, choices = "choice", (("true", pgettext("a switch", "On")), ("false", pgettext("a switch", "Off")))
     elif option.choices and not option.many:
         kind, choices = "choice", tuple((choice, choice) for choice in option.choices)
     return Setting(
@@ -121,7 +121,7 @@ def _shown(value: Any) -> str:
 def _default(option: Option) -> str:
     """The engine's own value as far as it can be told in a word."""
     if option.kind == "bool" and option.default in ("True", "False"):
-        return gettext("On") if option.default == "True" else gettext("Off")
+        return pgettext("a switch", "On") if option.default == "True" else pgettext("a switch", "Off")
     return option.default if len(option.default) <= 24 and not option.default.startswith(("<", "{", "[")) else ""
 
 

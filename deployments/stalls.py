@@ -81,5 +81,6 @@ def usually(step: str, usual: dict[str, Any], host: str, so_far_s: float | None)
     else:
         text = _("This step usually takes %(low)s to %(high)s on %(host)s.") % {"low": low, "high": high, "host": host}
     if so_far_s is not None and so_far_s > 1.5 * often["high"] + 5:
-        return f"{text} {_('This time it takes longer; that alone is no fault.')}"
+        longer = _("This time it takes longer; that alone is no fault.")
+        return f"{text} {longer}"
     return text

@@ -31,6 +31,7 @@ NAMES = set(
     PATH vllm sglang llamacpp ollama FlashInfer OpenAPI NTP iOS LTS Ubuntu Debian Idempotency-Key GET POST PUT PATCH DELETE
     llama-server berth-agent agent-wheels main Accept-Language Accept Bearer Authorization
     ModelScope modelscope hf ssh rsync README compose Compose docker bos
+    null true false json cpu hf-token Web RTX PRO balanced warning error WARNING ERROR
     Chrome Firefox Safari Edge Chromium macOS Windows Android iPhone iPad Ctrl Esc Enter Tab UTC ASCII UTF v MCP
         """,
     )
