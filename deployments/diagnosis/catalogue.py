@@ -96,7 +96,8 @@ def _row(rule: Rule) -> str:
 
 def _help(fix: Fix) -> str:
     thing = "package" if fix.kind == "package" else "option"
-    name = f"`{fix.name}`" if not fix.name.startswith("=") else f"the {thing} in the message"
+    named = "the option that alone needs it" if fix.name == "=asker" else f"the {thing} in the message"
+    name = f"`{fix.name}`" if not fix.name.startswith("=") else named
     if fix.say:
         return fix.say.rstrip(".")
     if fix.kind in ("set", "env"):

@@ -15,6 +15,7 @@ from typing import Any
 from deployments.diagnosis.result import Evidence, Offer
 from deployments.diagnosis.rule import Fix, Rule
 from deployments.diagnosis.rule import gettext_noop as _
+from deployments.diagnosis.slips import meant
 
 # What each kind of fix says when its rule says nothing of its own.
 WORDS = {
@@ -42,6 +43,13 @@ RENAMED = {
     "device": "", "task": "runner", "kv_cache_memory": "kv_cache_memory_bytes", "rope_scaling": "hf_overrides",
     "gpu_memory_utilisation": "gpu_memory_utilization", "tp": "tensor_parallel_size",
 }  # fmt: skip
+# Packages that only an option asks for: a part of the package's name, without signs, and the option.
+NEEDED_BY = {
+    "tensorizer": "load_format", "runai": "load_format", "fastsafetensors": "load_format",
+    "instanttensor": "load_format", "lmcache": "kv_transfer_config", "nixl": "kv_transfer_config",
+    "mooncake": "kv_transfer_config", "arcticinference": "speculative_config", "opentelemetry": "otlp_traces_endpoint",
+    "deepep": "all2all_backend", "pplx": "all2all_backend",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,10 +67,14 @@ class Known:
         except (KeyError, ValueError):
             return None
 
+    def said(self, name: str) -> Any:
+        """An option as this run has it: as the panel knows it, else as the log shows it. None where neither says it."""
+        shown = self.facts.get("options")
+        return self.evidence.options.get(name, shown.get(name) if isinstance(shown, Mapping) else None)
+
     def option(self, name: str, default: float | None = None) -> float | None:
         """A number among this run's settings: those that the panel knows, else those that the log shows."""
-        shown = self.facts.get("options")
-        value = self.evidence.options.get(name, shown.get(name) if isinstance(shown, Mapping) else None)
+        value = self.said(name)
         try:
             return float(value) if value is not None and not isinstance(value, bool) else default
         except (TypeError, ValueError):
@@ -183,12 +195,19 @@ def _block(known: Known) -> int | None:
 
 
 def _choice(known: Known) -> str | None:
-    """The allowed value that looks most like the one that was refused."""
-    import difflib
+    """The allowed value that was surely meant by the one that was refused."""
+    return meant(known.log.get("value", ""), re.findall(r"[\w.-]+", known.log.get("choices", "")[:2000]))
 
-    choices = re.findall(r"[\w.-]+", known.log.get("choices", "")[:2000])
-    near = difflib.get_close_matches(known.log.get("value", ""), choices, 1, 0.5)
-    return near[0] if near else None
+
+def _asker(known: Known) -> str | None:
+    """The option of this run that alone needs the package that is missing."""
+    package = re.sub(r"[^a-z0-9]", "", (known.log.get("package") or known.log.get("name") or "").lower())
+    for word, option in NEEDED_BY.items():
+        value = known.said(option)
+        loader = option == "load_format" and word not in str(value).lower().replace("_", "")
+        if package and word in package and value not in (None, "", False) and not loader:
+            return option
+    return None
 
 
 def _flag(known: Known) -> str | None:
@@ -252,6 +271,7 @@ CALCULATIONS: dict[str, Callable[[Known], Any]] = {
     "rank": _rank,
     "block": _block,
     "choice": _choice,
+    "asker": _asker,
     "have": lambda known: known.log.get("have"),
     "want": lambda known: known.log.get("want"),
     "package": lambda known: known.log.get("package") or known.log.get("name"),

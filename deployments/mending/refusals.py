@@ -4,13 +4,14 @@ that took too long. Pure. Reasons are {code, params} as rows keep them; what wou
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from deployments.diagnosis.result import Offer
+from deployments.diagnosis.slips import meant
 from deployments.mending import edits
 from deployments.mending.around import Around, Fix
-from deployments.mending.turn import patch_fix, ranked
+from deployments.mending.turn import left_out, patch_fix, ranked
 from deployments.spec import DeploymentSpec
 
 LONGEST_START_S = 86_400.0
@@ -41,10 +42,7 @@ def _name(params: Mapping[str, Any]) -> str:
 
 def _drop_flag(params: Mapping[str, Any], spec: DeploymentSpec, around: Around) -> list[Fix]:
     name = _name(params)
-    patch = edits.without_option(spec, name) if name else None
-    if patch is None:
-        return []
-    return [Fix("patch", "fix.drop", {"names": [name]}, patch=patch, option=name, chance=80)]
+    return left_out(Offer("drop", name, chance=80), spec, around) if name else []
 
 
 def _unknown(params: Mapping[str, Any], spec: DeploymentSpec, around: Around) -> list[Fix]:
@@ -58,11 +56,12 @@ def _unknown(params: Mapping[str, Any], spec: DeploymentSpec, around: Around) ->
 
 
 def _choice(params: Mapping[str, Any], spec: DeploymentSpec, around: Around) -> list[Fix]:
+    """A slip is corrected; what is no slip is left out, since a guess would set what nobody asked for."""
     name, choices = _name(params), [str(choice) for choice in params.get("choices") or []]
-    near = difflib.get_close_matches(str(params.get("value")), choices, 1, 0.5)
+    to = meant(str(params.get("value")), choices)
     found = _drop_flag(params, spec, around)
-    if near and found:
-        found += patch_fix(spec, name, edits.with_option(spec, name, near[0]), near[0], chance=85)
+    if to is not None and found:
+        found += patch_fix(spec, name, edits.with_option(spec, name, to), to, chance=85)
     return found
 
 

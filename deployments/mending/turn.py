@@ -169,12 +169,12 @@ def _rename(offer: Offer, spec: DeploymentSpec, to: str) -> list[Fix]:
             return []
         gone["options"] = {**gone.get("options", spec.options), new: value}
         if denied.check_content(new, f"--{new}", value, ()) is not None:
-            return _drop(offer, spec, Around())
+            return left_out(offer, spec, Around())
         patch: edits.Patch | None = gone
     elif new in SAME_VALUE:
         patch = edits.renamed(spec, offer.name, new)
     else:
-        return _drop(offer, spec, Around())
+        return left_out(offer, spec, Around())
     if patch is None:
         return []
     fix = Fix("patch", "fix.rename", {"name": offer.name, "to": new}, patch=patch, option=offer.name,
@@ -182,7 +182,7 @@ def _rename(offer: Offer, spec: DeploymentSpec, to: str) -> list[Fix]:
     return [fix]
 
 
-def _drop(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
+def left_out(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     """Left out, with what makes no sense without it."""
     names = [name.strip() for name in offer.name.split(",")]
     names += [other for name in names for other in TOGETHER.get(name, ())]
@@ -324,7 +324,7 @@ def _model(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
 
 _TURN: dict[str, Callable[[Offer, DeploymentSpec, Around], list[Fix]]] = {
     "set": _set,
-    "drop": _drop,
+    "drop": left_out,
     "env": _env,
     "env_drop": _env_drop,
     "runtime": _runtime,

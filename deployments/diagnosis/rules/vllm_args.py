@@ -115,7 +115,7 @@ RULES = (
             "KeyError: \"tool helper: 'qwen99' not found in tool_parsers\"",
         ),
         ("KeyError: 'tool'",),
-        (put("tool_call_parser", "=choice", 75), drop("tool_call_parser", 50)),
+        (put("tool_call_parser", "=choice", 75), drop("tool_call_parser", 60)),
     ),
     Rule(
         "args.reasoning_parser_unknown",

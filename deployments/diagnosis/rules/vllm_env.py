@@ -1,6 +1,6 @@
 """vLLM and its environment: libraries, drivers, devices, compilers."""
 
-from deployments.diagnosis.rule import Rule, env, host, package, put, runtime
+from deployments.diagnosis.rule import Rule, drop, env, host, package, put, runtime
 from deployments.diagnosis.rule import gettext_noop as _
 
 REINSTALL = _("Install this version of the engine again, in a Python environment of its own.")
@@ -303,6 +303,6 @@ RULES = (
             "ImportError: Please install bitsandbytes>=0.46.1 via `pip install bitsandbytes>=0.46.1` to use it.",
         ),
         ("ModuleNotFoundError: No module named 'vllm._C'",),
-        (package("=package", 80),),
+        (drop("=asker", 85), package("=package", 80)),
     ),
 )

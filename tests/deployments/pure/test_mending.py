@@ -287,9 +287,15 @@ REFUSED: dict[str, tuple[dict[str, Any], DeploymentSpec, str, dict[str, Any], st
         {"options": {}}, "Leave out “port”",
     ),
     "another choice": (
-        {"code": "option.not_a_choice", "params": {"flag": "--dtype", "value": "bf16x", "choices": ["bfloat16", "half"]}},
-        spec(options={"dtype": "bf16x"}), "patch", {"options": {"dtype": "bfloat16"}},
+        {"code": "option.not_a_choice", "params": {"flag": "--dtype", "value": "bfloat-16", "choices": ["bfloat16", "half"]}},
+        spec(options={"dtype": "bfloat-16"}), "patch", {"options": {"dtype": "bfloat16"}},
         "Calculate with numbers of the format bfloat16",
+    ),
+    "a parser of another family": (
+        {"code": "option.not_a_choice",
+         "params": {"flag": "--tool-call-parser", "value": "smollm", "choices": ["hermes", "olmo3"]}},
+        spec(options={"enable_auto_tool_choice": True, "tool_call_parser": "smollm"}), "patch", {"options": {}},
+        "Leave out “Reader of tool calls”, “Let the model call tools”",
     ),
     "heads": (
         {"code": "place.none", "params": {"candidates": [

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
+from deployments.diagnosis import slips
 from deployments.diagnosis.decide import diagnose
 from deployments.diagnosis.reader import Reader
 from deployments.diagnosis.result import Diagnosis, Evidence
 from deployments.diagnosis.rules import ALL
+from deployments.mending import turn
+from deployments.mending.around import Around
+from deployments.spec import DeploymentSpec
 from tests.deployments.pure.diagnosis.collected import SAMPLES
 
 LOADING = b"INFO 01-01 10:00:00 [x.py:1] Starting to load model /m...\n"
@@ -189,8 +193,61 @@ def test_flags_that_are_unknown_are_left_out_or_renamed() -> None:
 
 
 def test_a_misspelt_choice_is_corrected() -> None:
-    log = b"KeyError: \"Reasoning parser 'qwen33' not found. Available parsers: deepseek_r1, qwen3, granite\"\n"
+    log = b"KeyError: \"Reasoning parser 'qwenn3' not found. Available parsers: deepseek_r1, qwen3, granite\"\n"
     assert first(log) == ("reasoning_parser", None, "qwen3")
+
+
+TOOLS = "hermes,llama3_json,mistral,olmo3,qwen3_coder,deepseek_v3,deepseek_v31,granite"
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("hermess", "hermes"), ("qwen3-coder", "qwen3_coder"), ("Mistral", "mistral"), ("llama3json", "llama3_json"),
+        ("mistrall", "mistral"),
+        # Names of something else: another family, or another version of the same.
+        ("smollm", None), ("olmo", None), ("qwen", None), ("deepseek_v32", None), ("llama4_json", None), ("", None),
+    ],
+)  # fmt: skip
+def test_only_a_slip_of_the_pen_is_corrected(said: str, meant: str | None) -> None:
+    assert slips.meant(said, TOOLS.split(",")) == meant
+    if not said:
+        return
+    log = f"KeyError: 'invalid tool call parser: {said} (chose from {{ {TOOLS} }})'\n".encode()
+    expected = ("tool_call_parser", None, meant)
+    found = read(log).fixes[0]
+    assert (found.name, found.before, found.after) == expected
+    assert found.kind == ("set" if meant else "drop")
+
+
+@pytest.mark.parametrize(
+    ("message", "options", "expected"),
+    [
+        ("No module named 'tensorizer'", {"load_format": "tensorizer"}, ("drop", "load_format")),
+        ("No module named 'runai_model_streamer'", {"load_format": "runai_streamer"}, ("drop", "load_format")),
+        ("No module named 'lmcache'", {"kv_transfer_config": "{}"}, ("drop", "kv_transfer_config")),
+        # The model needs it, whatever the person set.
+        ("No module named 'einops'", {"load_format": "tensorizer"}, ("package", "einops")),
+        ("No module named 'tensorizer'", {"load_format": "auto"}, ("package", "tensorizer")),
+        ("No module named 'tensorizer'", {}, ("package", "tensorizer")),
+    ],
+)
+def test_an_option_that_needs_a_missing_package_is_left_out_first(
+    message: str, options: dict[str, str], expected: tuple[str, str]
+) -> None:
+    found = read(f"ModuleNotFoundError: {message}\n".encode(), Evidence(options=options))
+    assert found.code == "env.missing_dep"
+    assert (found.fixes[0].kind, found.fixes[0].name) == expected
+    assert "package" in [fix.kind for fix in found.fixes]
+
+
+def test_an_option_whose_package_is_missing_is_left_out_before_the_package_is_added() -> None:
+    log = b"ImportError: Please install vllm[tensorizer] for tensorizer support.\n"
+    offers = read(log, Evidence(options={"load_format": "tensorizer"})).fixes
+    of = DeploymentSpec(artifact_id=1, options={"load_format": "tensorizer"})
+    first, *rest = turn.fixes_of("env.missing_dep", offers, of, Around(host=4, python="/opt/a/bin/python"))
+    assert (first.kind, first.patch, first.option) == ("patch", {"options": {}}, "load_format")
+    assert "vllm[tensorizer]" in rest[0].command
 
 
 def test_all_fixes_of_all_classes_can_be_said() -> None:
