@@ -120,7 +120,7 @@ def shared(around: Outlook | None) -> dict[str, str]:
     held = [text for gpu in (spot.gpus if spot is not None else ()) if (text := _holders(gpu))]
     if around is None or spot is None or not held:
         return {}
-    now, alone = spot.fit.people, around.alone
+    now, alone = spot.fit.at_once, around.alone
     more = ""
     if now is not None and alone is not None and int(alone.value or 0) > int(now.value or 0):
         more = _("Without that there would be room for about %(n)s.") % {"n": ngroup(alone.value)}

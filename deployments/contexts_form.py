@@ -259,12 +259,15 @@ def _text(value: Any) -> str:
 
 
 def _room(check: Check, spec: DeploymentSpec) -> dict[str, str]:
-    """How many conversations, by the estimate; the page's script follows the sliders in it. May be empty."""
+    """How many conversations, by the estimate and the engine's limit; the page's script follows the sliders in it.
+
+    May be empty.
+    """
     placed = check.placement
     assert placed is not None
-    if placed.people is None or placed.people.value is None or not placed.context:
+    if placed.at_once is None or placed.at_once.value is None or not placed.context:
         return {}
-    people, low = ngroup(placed.people.value), placed.people.low
+    people, low = ngroup(placed.at_once.value), placed.at_once.low
     count = format_html('<span data-count="people">{}</span>', people)
     context = format_html('<span data-count="context">{}</span>', ngroup(placed.context))
     wanted = format_html("<span data-asked>{}</span>", ngroup(spec.people))

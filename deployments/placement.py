@@ -151,7 +151,8 @@ class Placement:
     """Where it runs. `reserve` is a list of (GPU uuid, or None for the host's RAM; MiB) to claim before the start.
 
     `plan` is the estimate at this share, None where there can be none; `people` are requests of `context` tokens at
-    the same time, `longest` the tokens of the longest single one.
+    the same time that there is memory for, `at_once` those of them that the engine answers at once, `longest` the
+    tokens of the longest single one.
     """
 
     host_id: int
@@ -167,13 +168,17 @@ class Placement:
     level: Level = "unknown"
     context: int | None = None
     people: Amount | None = None
+    at_once: Amount | None = None
     longest: Amount | None = None
     plan: Plan | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready, to be kept with the run: `estimate` is what was foreseen."""
-        plain = asdict(replace(self, elsewhere=(), plan=None, people=None, longest=None))  # the first is true now only
-        for name in ("elsewhere", "plan", "people", "longest"):
+        here = replace(
+            self, elsewhere=(), plan=None, people=None, at_once=None, longest=None
+        )  # those are true now only
+        plain = asdict(here)
+        for name in ("elsewhere", "plan", "people", "at_once", "longest"):
             del plain[name]
         plain["estimate"] = self.plan.to_dict() if self.plan is not None else None
         return plain | {"notes": [note.as_dict() for note in self.notes], "reserve": [list(r) for r in self.reserve]}

@@ -296,7 +296,7 @@ def plan_out(check: preflight.Check) -> dict[str, Any]:
 def _foreseen(check: preflight.Check) -> dict[str, Any]:
     """What the estimate says of the place."""
     placed = check.placement
-    people = placed.people.value if placed is not None and placed.people is not None else None
+    people = placed.at_once.value if placed is not None and placed.at_once is not None else None
     longest = placed.longest.value if placed is not None and placed.longest is not None else None
     return {
         "fit": placed.level if placed is not None else None,

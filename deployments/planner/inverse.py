@@ -39,13 +39,16 @@ def most_people(
     *,
     estimator: Estimator | None = None,
 ) -> Answer | None:
-    """Conversations of so many tokens at the same time; None where none fits or nothing can be said."""
+    """Conversations of so many tokens at the same time; None where none fits or nothing can be said.
+
+    No more than the engine answers at once, however much memory there is.
+    """
     asks = estimator or Estimator.of(model_facts, spec.task)
     found = rank(spec, hosts, model_facts, Need(context=context), estimator=asks)
     best: Answer | None = None
     for spot in _different(found.spots, found.asked):
         widest = _widest(spot, found.asked, asks)
-        people = widest.fit.people
+        people = widest.fit.at_once
         if people is None or people.value is None or people.value < 1:
             continue
         if best is None or people.value > best.value:

@@ -70,7 +70,7 @@ def _alone(spot: Spot, asked: Asked, estimator: Estimator) -> Amount | None:
     """Requests at once with the usual share, where others on the GPUs leave less."""
     if not spot.squeezed or asked.utilisation is not None or spot.share >= DEFAULT_UTILISATION:
         return None
-    return estimator.fit(asked, spot.setting, DEFAULT_UTILISATION).people
+    return estimator.fit(asked, spot.setting, DEFAULT_UTILISATION).at_once
 
 
 def _numbers(spec: DeploymentSpec, spot: Spot, asked: Asked, estimator: Estimator) -> dict[str, Any] | None:
@@ -102,6 +102,7 @@ def _numbers(spec: DeploymentSpec, spot: Spot, asked: Asked, estimator: Estimato
         "short": min(LEAST_CONTEXT, estimator.longest or LEAST_CONTEXT),
         "longest": estimator.longest,
         "replicas": setting.dp,
+        "seats": spot.fit.seats,
     }
 
 

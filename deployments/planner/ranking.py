@@ -105,6 +105,7 @@ def placement_of(spot: Spot) -> Placement:
         level=spot.level,
         context=spot.fit.context,
         people=spot.fit.people,
+        at_once=spot.fit.at_once,
         longest=spot.fit.longest,
         plan=spot.fit.plan,
     )

@@ -12,7 +12,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from models_catalog.estimate import Amount, Gpu, Lesson, Options, Plan, try_estimate
+from models_catalog.estimate import Amount, Gpu, Lesson, Options, Plan, try_estimate, versions
+from models_catalog.estimate.case import default_batch
 from models_catalog.estimate.plan import Verdict
 from models_catalog.estimate.units import GIB
 from models_catalog.facts import ModelFacts
@@ -61,7 +62,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Fit:
-    """The answer for one share. `need_gib` is what each GPU must give, as far as that can be said."""
+    """The answer for one share. `need_gib` is what each GPU must give, as far as that can be said.
+
+    `people` is what the memory holds; the engine answers no more than `seats` of them at once (max_num_seqs), None
+    where that is not known.
+    """
 
     level: Level
     plan: Plan | None = None
@@ -69,6 +74,19 @@ class Fit:
     people: Amount | None = None
     longest: Amount | None = None
     need_gib: float | None = None
+    seats: int | None = None
+
+    @property
+    def at_once(self) -> Amount | None:
+        """Requests that there is memory for and that the engine answers at once."""
+        return seated(self.people, self.seats)
+
+
+def seated(people: Amount | None, seats: int | None) -> Amount | None:
+    """No more than so many; an amount that is not known stays so."""
+    if people is None or seats is None:
+        return people
+    return people.map(lambda requests: min(requests, seats), people.reason)
 
 
 UNKNOWN = Fit("unknown")
@@ -116,7 +134,7 @@ class Needs:
         people = plan.concurrency.map(lambda requests: requests * setting.dp, plan.concurrency.reason)
         level = _level(wish, plan, self.longest, people, longest)
         need = _need_gib(plan, wish.people or 1, wish.must or wish.context)
-        return Fit(level, plan, wish.context, people, longest, need)
+        return Fit(level, plan, wish.context, people, longest, need, _seats(wish.options, setting))
 
     def at(self, options: Options, setting: Setting, share: float, context: int) -> Plan | None:
         """The estimate at one context."""
@@ -163,6 +181,15 @@ class Needs:
             else:
                 low = middle + 1
         return high
+
+
+def _seats(options: Options, setting: Setting) -> int | None:
+    """Requests that the engine answers at once, as the settings say or by its own default; each replica so many."""
+    each = options.sequences or (CPU_SEQUENCES if setting.gpu.cpu else None)
+    version = versions.parse(setting.version) if each is None else None
+    if version is not None:
+        each = default_batch(setting.gpu, version)[1]
+    return each * setting.dp if each else None
 
 
 def _level(wish: Wish, plan: Plan, own: int | None, people: Amount, longest: Amount) -> Level:

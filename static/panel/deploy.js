@@ -41,7 +41,7 @@
     const said = Fit.answer(live.numbers, typed('max_model_len'), typed('people'));
     $$('#bars .bar').forEach((svg, at) => draw(svg, at, live.bars[at], sizes(live.bars[at], said, typed('people'))));
     const room = $('[data-count=people]');
-    if (room) room.textContent = number.format(Math.floor(said.people[0]));
+    if (room) room.textContent = number.format(Fit.room(live.numbers, said));
     const context = $('[data-count=context]'), asked = $('[data-asked]');
     if (context) context.textContent = number.format(said.context);
     if (asked && typed('people')) asked.textContent = number.format(typed('people'));

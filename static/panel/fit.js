@@ -89,8 +89,11 @@ const Fit = (() => {
     return low * 1024;
   }
 
-  /** The most people of one context. */
-  const most = (d, context) => Math.floor(at(d, context, null, d.most).people[0]);
+  /** How many of the people that there is memory for are answered at once. */
+  const room = (d, said) => Math.min(Math.floor(said.people[0]), d.seats ?? Infinity);
 
-  return { at, answer, longest, most, requestBlocks };
+  /** The most people of one context. */
+  const most = (d, context) => room(d, at(d, context, null, d.most));
+
+  return { at, answer, longest, most, requestBlocks, room };
 })();

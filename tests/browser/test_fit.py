@@ -30,7 +30,10 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 def at_page(page: Page, numbers: dict[str, Any], asks: list[tuple[int | None, int | None]]) -> list[dict[str, Any]]:
-    return page.evaluate("([d, asks]) => asks.map(([c, p]) => Fit.answer(d, c, p))", [numbers, asks])
+    return page.evaluate(
+        "([d, asks]) => asks.map(([c, p]) => { const said = Fit.answer(d, c, p); return { ...said, room: Fit.room(d, said) } })",
+        [numbers, asks],
+    )
 
 
 def same(page: Page, host: HostView, facts: dict[str, Any], asks: list[Any], priority: Any, **values: Any) -> int:
@@ -56,6 +59,10 @@ def same(page: Page, host: HostView, facts: dict[str, Any], asks: list[Any], pri
         assert said["kv"] == pytest.approx([rank.kv.value for rank in found.plan.ranks], abs=1e-6), where
         # One block more or less: both sides round a float that is a sum of many.
         assert said["people"][0] == pytest.approx(found.people.value, abs=1.01 / said["one"]), where
+        assert found.at_once is not None and found.at_once.value is not None
+        assert abs(said["room"] - int(found.at_once.value)) <= (0 if said["room"] < int(said["people"][0]) else 1), (
+            where
+        )
     return len(asks)
 
 
@@ -121,6 +128,15 @@ def test_an_answer_is_a_few_hundred_small_sums(page: Page) -> None:
         numbers,
     )
     assert all(0 < count < 500 for count in counts), counts
+
+
+def test_no_more_people_are_counted_than_the_engine_answers_at_once(page: Page) -> None:
+    for values in ({"device": "cpu", "kv_cache_gib": 8}, {"options": {"max_num_seqs": 3}}):
+        host = lab() if "device" in values else lab(card("h100"))
+        facts = model("Qwen--Qwen2.5-1.5B-Instruct")
+        found = outlook(spec(**values), [host], facts, Need(context=1024), Estimator.of(facts))
+        most = page.evaluate("d => [Fit.most(d, 1024), Fit.room(d, Fit.answer(d, 1024, null))]", found.numbers)
+        assert found.most is not None and most == [found.most.value] * 2 == [8 if "device" in values else 3] * 2
 
 
 def test_more_context_never_leaves_room_for_more_people(page: Page) -> None:

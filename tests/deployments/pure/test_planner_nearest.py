@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deployments.placement import Change, Claim, CopyView, HostView, Placement
+from deployments.placement import Change, Claim, CopyView, HostView, NoPlacement, Placement
 from deployments.planner import Need, Twin, longest_context, most_people, nearest, plan
 from tests.deployments.pure.plans import CPU, PYTHON, card, codes, lab, model, none, place, spec
 
@@ -124,6 +124,22 @@ def test_most_people_at_a_context_is_what_the_best_place_holds() -> None:
     assert answer is not None and answer.placement.host_id == 2 and answer.low <= answer.value
     assert place(*hosts, need=Need(context=8192, people=answer.value)).host_id == 2
     assert codes(none(*hosts, need=Need(context=8192, people=2 * answer.value))) == ["gpu.too_small"] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "at_once"),
+    [({"max_num_seqs": 3}, "gpu", 3), ({}, "cpu", 8), ({"max_num_seqs": 4}, "cpu", 4), ({}, "gpu", 256)],
+)
+def test_no_more_people_are_counted_than_the_engine_answers_at_once(
+    options: dict[str, Any], device: Any, at_once: int
+) -> None:
+    facts, host = model("Qwen--Qwen2.5-1.5B-Instruct"), lab(*([card("4090")] if device == "gpu" else []))
+    asked = spec(device=device, options=options, **({"kv_cache_gib": 8} if device == "cpu" else {}))
+    answer = most_people(asked, [host], facts, 1024)
+    assert answer is not None and answer.value == at_once
+    found = plan(asked, [host], facts, Need(context=1024))
+    assert not isinstance(found, NoPlacement) and found.at_once is not None and found.people is not None
+    assert found.at_once.value == at_once < (found.people.value or 0)
 
 
 def test_the_longest_context_for_so_many_people() -> None:
