@@ -5,6 +5,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from django.core.exceptions import ValidationError
 from django.http import QueryDict
@@ -159,18 +160,19 @@ def incomplete(deploy: DeploymentForm, bad: Invalid | None = None) -> dict[str, 
     return {"form": deploy, "bad": bad, "problems": list(bad.fields.values()) if bad else []}
 
 
-def refusal(spec: DeploymentSpec, name: str, actor: Any) -> dict[str, Any] | None:
+def refusal(spec: DeploymentSpec, name: str, actor: Any, own: UUID | None = None) -> dict[str, Any] | None:
     """The plan of what could not start however long it waited; None where it may start, now or later.
 
-    None too for a model that the person may not use: that refusal comes first, and is the service's.
+    None too for a model that the person may not use: that refusal comes first, and is the service's. `own` is the run
+    that would be stopped for it.
     """
-    artifact = Artifact.objects.select_related("model").filter(pk=spec.artifact_id).first()
-    if artifact is None or not may_deploy(artifact.model, actor):
+    fleet = preflight.Fleet.of(spec, own)
+    if fleet is None or not may_deploy(fleet.artifact.model, actor):
         return None
-    check = preflight.check(spec, name=name)
+    check = preflight.check(spec, name=name, fleet=fleet)
     if check.ok or check.retryable:
         return None
-    return plan(preflight.check(spec, name=name, ahead=True), spec)
+    return plan(preflight.check(spec, name=name, ahead=True, fleet=fleet), spec)
 
 
 def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:

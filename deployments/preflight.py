@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from deployments import describing
 from deployments.engines.base import (
@@ -85,17 +86,25 @@ class Fleet:
     hosts: list[Host]
     seen: list[HostView]
     estimator: Estimator
+    own: UUID | None = None
     _twins: list[Twin] | None = None
 
     @classmethod
-    def of(cls, spec: DeploymentSpec) -> "Fleet | None":
-        """None when the model is not in the catalog any more."""
+    def of(cls, spec: DeploymentSpec, own: UUID | None = None) -> "Fleet | None":
+        """None when the model is not in the catalog any more.
+
+        `own` is the run that would be stopped for this start: the hosts are seen as they are when it has given back
+        what it holds.
+        """
         artifact = Artifact.objects.select_related("model").filter(pk=spec.artifact_id).first()
         if artifact is None:
             return None
         hosts = hosts_for(artifact)
         estimator = Estimator.of(artifact.facts, spec.task, lessons_for(artifact.facts))
-        return cls(artifact, spec.task, hosts, views(hosts, artifact), estimator)
+        seen = views(hosts, artifact)
+        if own is not None:
+            seen = [host.without(frozenset({str(own)})) for host in seen]
+        return cls(artifact, spec.task, hosts, seen, estimator, own)
 
     def serves(self, spec: DeploymentSpec) -> bool:
         """Whether it was read for this model and use."""
@@ -110,7 +119,8 @@ class Fleet:
 
 def check(spec: DeploymentSpec, *, name: str, ahead: bool = False, fleet: Fleet | None = None) -> Check:
     """Plan and build the command for a spec that may not be saved yet; `ahead`: with what lies around the plan."""
-    fleet = fleet if fleet is not None and fleet.serves(spec) else Fleet.of(spec)
+    if fleet is None or not fleet.serves(spec):
+        fleet = Fleet.of(spec, fleet.own if fleet is not None else None)
     if fleet is None:
         return Check(reason={"code": "artifact.gone", "params": {}})
     artifact, hosts, seen, need = fleet.artifact, fleet.hosts, fleet.seen, need_of(spec)

@@ -174,3 +174,8 @@ def named(number: str) -> tuple[int, DeploymentSpec] | None:
         return None
     row = Deployment.objects.filter(pk=int(number), deleted_at=None).select_related("revision").first()
     return (row.pk, DeploymentSpec.model_validate(row.revision.spec)) if row and row.revision else None
+
+
+def run_of(pk: int) -> uuid.UUID | None:
+    """The newest run of a deployment, which holds its memory while it runs."""
+    return Deployment.objects.filter(pk=pk, deleted_at=None).values_list("run_id", flat=True).first()

@@ -29,7 +29,8 @@ from deployments.forms import DeploymentForm
 from deployments.gateway.ask import ask as ask_door
 from deployments.gateway.snapshot import probe_token
 from deployments.models import Deployment
-from deployments.spec import DeploymentSpec
+from deployments.spec import DeploymentSpec, diff
+from deployments.states import Desired
 from deployments.views_check import looked, warnings_of
 from models_catalog.shelf import NotApproved
 from panel.accounts.access import can
@@ -98,27 +99,44 @@ def _show(
 
 def _save(request: HttpRequest, form: DeploymentForm, row: Deployment | None) -> HttpResponse:
     try:
-        if row is None:
-            spec = form.to_spec()
-            start = request.POST.get("act") != "save"
-            name = form.cleaned_data["name"]
-            if start and (refused := contexts_form.refusal(spec, name, request.actor)) is not None:
-                form.add_error(None, refused["reason"].text)
-                return _show(request, form, row, refused)
-            despite = warnings_of(spec, name) if request.POST.get("act") == "anyway" else []
-            row = services.create(name=name, spec=spec, actor=request.actor, start=start, despite=despite)
-        else:
-            spec = form.to_spec(DeploymentSpec.model_validate(row.revision.spec))
-            number = request.POST.get("revision", "")
-            base = int(number) if number.isdecimal() and len(number) < 10 else None
-            services.edit(row, spec=spec, actor=request.actor, base_number=base)
+        made, refused = _made(request, form) if row is None else (row, _edited(request, form, row))
     except Invalid as exc:
         put_errors(form, exc)
         return _show(request, form, row)
     except NotApproved as exc:
         form.add_error(None, f"{exc.text} {exc.hint_text}")
         return _show(request, form, row)
-    return go(request, reverse("deployment", args=[row.pk]))
+    if refused is not None:
+        form.add_error(None, refused["reason"].text)
+        return _show(request, form, row, refused)
+    assert made is not None
+    return go(request, reverse("deployment", args=[made.pk]))
+
+
+def _made(request: HttpRequest, form: DeploymentForm) -> tuple[Deployment | None, dict[str, Any] | None]:
+    """The new deployment, or the plan of what could never start. Raises Invalid and NotApproved."""
+    spec, name = form.to_spec(), form.cleaned_data["name"]
+    start = request.POST.get("act") != "save"
+    if start and (refused := contexts_form.refusal(spec, name, request.actor)) is not None:
+        return None, refused
+    despite = warnings_of(spec, name) if request.POST.get("act") == "anyway" else []
+    return services.create(name=name, spec=spec, actor=request.actor, start=start, despite=despite), None
+
+
+def _edited(request: HttpRequest, form: DeploymentForm, row: Deployment) -> dict[str, Any] | None:
+    """Save the settings. What runs is not stopped for some that could never start: nothing is saved then, and their
+    plan is returned. Raises Invalid, NotApproved and Conflict.
+    """
+    before = DeploymentSpec.model_validate(row.revision.spec)
+    spec = form.to_spec(before)
+    if row.desired == Desired.RUNNING and diff(before, spec):
+        refused = contexts_form.refusal(spec, row.name, request.actor, own=row.run_id)
+        if refused is not None:
+            return refused
+    number = request.POST.get("revision", "")
+    base = int(number) if number.isdecimal() and len(number) < 10 else None
+    services.edit(row, spec=spec, actor=request.actor, base_number=base)
+    return None
 
 
 def _saves(request: HttpRequest) -> bool:
@@ -156,9 +174,11 @@ def plan(request: HttpRequest) -> HttpResponse:
 def _planned(form: DeploymentForm) -> dict[str, Any]:
     if not form.is_valid():
         return contexts_form.incomplete(form)
+    own = queries.named(form.data.get("own", ""))
     try:
-        spec = form.to_spec()
-        check = preflight.check(spec, name=form.cleaned_data["name"] or "model", ahead=True)
+        spec = form.to_spec(own[1]) if own else form.to_spec()
+        fleet = preflight.Fleet.of(spec, queries.run_of(own[0])) if own else None
+        check = preflight.check(spec, name=form.cleaned_data["name"] or "model", ahead=True, fleet=fleet)
     except Invalid as exc:
         return contexts_form.incomplete(form, exc)
     return contexts_form.plan(check, spec)

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from deployments import patching, preflight, run_secrets
+from deployments import patching, preflight, queries, run_secrets
 from deployments.checklist import engine, static
 from deployments.checklist.findings import Finding, Part, Verdict, verdict, warnings
 from deployments.mending.around import Around, Engine, Fix
@@ -41,9 +41,9 @@ def look(
 ) -> CheckList:
     """The list now. With `ask` the host is asked what nobody asked yet, with `again` also what it answered before.
 
-    `own` is the deployment that has the name by right.
+    `own` is the deployment that has the name by right, and gives back what its run holds before it starts anew.
     """
-    fleet = preflight.Fleet.of(spec)
+    fleet = preflight.Fleet.of(spec, queries.run_of(own) if own is not None else None)
     check = preflight.check(spec, name=name, fleet=fleet)
     around, said = _around(check, fleet), engine.Outcome()
     if engine.can_be_asked(check):

@@ -17,6 +17,7 @@ from deployments.engines.options import Schema, parse_schema
 from deployments.engines.reason import EngineRefusal as EngineRefusal
 from deployments.engines.reason import Reason as Reason
 from deployments.spec import DeploymentSpec
+from panel.core.mask import mask
 
 Task = Literal["generate", "embed", "score"]
 SHORT = 500  # characters of an answer that is kept with a run
@@ -109,9 +110,11 @@ class Adapter(Protocol):
 
 
 def command_preview(launch: Launch, *, port: int | None = None) -> str:
-    """The command as a person could paste it into a shell; for show only. Secrets stand as $NAME."""
-    argv = [str(port) if port is not None and arg == "{port}" else arg for arg in launch.argv]
-    words = [f"{name}={shlex.quote(value)}" for name, value in sorted(launch.env.items())]
+    """The command as a person could paste it into a shell; for show only. Secrets stand as $NAME; those
+    that settings hold themselves are hidden.
+    """
+    argv = [str(port) if port is not None and arg == "{port}" else arg for arg in mask(launch.argv)]
+    words = [f"{name}={shlex.quote(value)}" for name, value in sorted(mask(launch.env).items())]
     words += [f'{name}="${name}"' for name in sorted(launch.secret_env)]
     if launch.gpu_uuids:
         words.append(f"CUDA_VISIBLE_DEVICES={shlex.quote(','.join(launch.gpu_uuids))}")

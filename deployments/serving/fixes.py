@@ -133,7 +133,7 @@ def fix_for(row: Deployment, finding: Finding) -> dict[str, Any] | None:
         return None
     try:
         now = Now(DeploymentSpec.model_validate(row.revision.spec), row.run.placement)
-        fleet = _when_it_has_stopped(now.spec, row)
+        fleet = preflight.Fleet.of(now.spec, row.run_id)  # the change starts it anew
         for fix in HELPS[finding.code](now, finding.params):
             check = patching.tried(now.spec, fix.patch, row.name, fleet=fleet)
             if check is not None and check.ok:
@@ -148,18 +148,10 @@ def still_helps(row: Deployment, family: str, fix: Mapping[str, Any]) -> bool:
     fail. One that it does not accept is offered no more.
     """
     spec = DeploymentSpec.model_validate(row.revision.spec)
-    check = patching.tried(spec, fix["patch"], row.name, fleet=_when_it_has_stopped(spec, row))
+    check = patching.tried(spec, fix["patch"], row.name, fleet=preflight.Fleet.of(spec, row.run_id))
     if check is not None and check.ok:
         return True
     kept = row.run.findings
     without = [{**each, "fix": None} if each["family"] == family else each for each in kept["found"]]
     Run.objects.filter(pk=row.run_id, findings=kept).update(findings={**kept, "found": without})
     return False
-
-
-def _when_it_has_stopped(spec: DeploymentSpec, row: Deployment) -> preflight.Fleet | None:
-    """The hosts as they are when this run has given back what it holds, since the change starts it anew."""
-    fleet = preflight.Fleet.of(spec)
-    if fleet is not None:
-        fleet.seen = [host.without(frozenset({str(row.run_id)})) for host in fleet.seen]
-    return fleet

@@ -1,0 +1,136 @@
+"""Changing the settings of what runs: nothing is stopped for settings that can only fail, and its own memory is its own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from deployments import preflight
+from deployments.checklist.look import look
+from deployments.models import Deployment
+from deployments.spec import DeploymentSpec
+from models_catalog.models import Artifact, Copy
+from panel.accounts.models import User
+from panel.fleet.models import Gpu, Host, Reservation
+from tests.deployments import builders
+from tests.deployments.pure.plans import model
+
+NEVER = {"max_model_len": "40960", "people": "900"}
+
+
+@pytest.fixture
+def operator(db: None, monkeypatch: pytest.MonkeyPatch) -> Client:
+    monkeypatch.setattr("deployments.events.send", lambda pk: None)
+    monkeypatch.setattr("panel.core.sse.publish", lambda *args, **kwargs: True)
+    client = Client(headers={"Sec-Fetch-Mode": "navigate", "Accept": "text/html"})
+    client.force_login(User.objects.create(username="olga", role="operator"))
+    return client
+
+
+@pytest.fixture
+def sent(db: None) -> Callable[..., dict[str, Any]]:
+    """What the page sends for a model of known shape on two cards."""
+    copy = builders.make_copy(builders.make_host(gpus=2))
+    Artifact.objects.update(facts=model("Qwen--Qwen3-8B"))
+
+    def make(**values: Any) -> dict[str, Any]:
+        base = {"artifact": copy.artifact_id, "name": "team-chat", "device": "auto", "task": "generate"}
+        return {**base, "extra_args": "", "env": "", "restart": "never", "act": "save", **values}
+
+    return make
+
+
+def edits(client: Client, row: Deployment, values: dict[str, Any]) -> Any:
+    return client.post(reverse("deployment-edit", args=[row.pk]), {**values, "act": "", "own": row.pk})
+
+
+def running(sent: Any) -> Deployment:
+    """Ready on the first card, which it fills."""
+    copy, gpu = Copy.objects.get(), Gpu.objects.get(index=0)
+    row = builders.make_deployment(copy, state="ready")
+    run = builders.make_run(row, copy)
+    builders.ready(row, run)
+    Reservation.objects.filter(holder=str(run.pk)).update(gpu=gpu, mib=41_000)
+    process = {"pid": 1, "name": "vllm", "used_mib": 42_000, "job_id": str(run.pk)}
+    measured = {**gpu.measured, "processes": [process]}
+    Gpu.objects.filter(pk=gpu.pk).update(reserved_mib=41_000, used_mib=42_600, measured=measured)
+    Gpu.objects.exclude(pk=gpu.pk).update(present=False)
+    Host.objects.update(ram_reserved_mib=0)
+    return row
+
+
+@pytest.mark.parametrize(
+    "bad", [NEVER, {"extra_args": "--no-such-flag 1"}], ids=["it never fits", "the engine does not know it"]
+)
+def test_what_runs_is_not_stopped_for_settings_that_can_only_fail(
+    operator: Client, sent: Any, bad: dict[str, str]
+) -> None:
+    row = running(sent)
+    Artifact.objects.update(
+        facts=model("Qwen--Qwen3-30B-A3B", torch_dtype="float32") if bad is NEVER else model("Qwen--Qwen3-8B")
+    )
+    refused = edits(operator, row, sent(**bad))
+    assert refused.status_code == 422
+    assert refused.context["form"].non_field_errors() == [refused.context["reason"].text]
+    assert refused.context["never"] and row.name in refused.content.decode()
+    row.refresh_from_db()
+    assert (row.state, row.desired, row.revision.number, row.revisions.count()) == ("ready", "running", 1, 1)
+    Deployment.objects.update(desired="stopped", state="stopped")
+    assert edits(operator, row, sent(**bad)).status_code == 302, "what is stopped may be saved so"
+    assert row.revisions.count() == 2
+
+
+def test_what_may_fit_later_is_saved_while_it_runs(operator: Client, sent: Any) -> None:
+    row = running(sent)
+    stranger = {"pid": 2, "name": "python3", "used_mib": 40_000}
+    Gpu.objects.filter(index=0).update(measured={"processes": [stranger]})
+    assert edits(operator, row, sent(people="2")).status_code == 302
+    row.refresh_from_db()
+    assert row.revision.number == 2
+
+
+def test_its_own_memory_is_not_in_the_way_of_its_new_settings(operator: Client, sent: Any) -> None:
+    row = running(sent)
+    values = sent(people="2")
+    new = operator.post(reverse("deployment-plan"), values)
+    assert not new.context["fits"], "for another there is no room"
+    own = operator.post(reverse("deployment-plan"), {**values, "own": row.pk})
+    assert own.context["fits"] and not own.context["shared"], own.context["reason"]
+    shown = operator.post(reverse("deployment-edit", args=[row.pk]), {**values, "own": row.pk, "act": "plan"})
+    assert shown.context["fits"]
+    card = operator.post(reverse("deployment-check"), {**values, "own": row.pk})
+    assert next(part for part in card.context["parts"] if part["name"] == "plan")["state"] != "error"
+    spec = DeploymentSpec(artifact_id=values["artifact"], people=2)
+    assert not look(spec, name=row.name, ask=False).check.ok
+    assert look(spec, name=row.name, ask=False, own=row.pk).check.ok, "as the API asks with a deployment"
+    assert edits(operator, row, values).status_code == 302
+
+
+def test_on_a_processor_it_may_fill_the_host_and_be_edited(operator: Client) -> None:
+    copy = builders.make_copy(builders.make_host())
+    row = builders.make_deployment(copy, state="ready")
+    run = builders.make_run(row, copy)
+    builders.ready(row, run)
+    host = Host.objects.get()
+    Host.objects.update(ram_total_mib=8_000, facts={**host.facts, "ram_total_mib": 8_000, "ram_available_mib": 1_500})
+    values = {"artifact": copy.artifact_id, "device": "cpu", "task": "generate", "kv_cache_gib": "1", "name": row.name,
+              "restart": "on_failure", "max_model_len": "1024"}  # fmt: skip
+    assert "host.ram" in str(
+        preflight.check(DeploymentSpec(artifact_id=copy.artifact_id, kv_cache_gib=1), name="x").reason
+    )
+    answer = operator.post(reverse("deployment-plan"), {**values, "own": row.pk})
+    assert answer.context["fits"] and "Other programs use the rest" not in answer.content.decode()
+    assert edits(operator, row, values).status_code == 302
+
+
+def test_the_plan_of_an_edit_takes_hidden_secrets_for_what_they_are_and_shows_none(operator: Client, sent: Any) -> None:
+    row = builders.make_deployment(Copy.objects.get())
+    row.revision.spec = {**row.revision.spec, "env": {"OMP_PLACES": "hf_verysecretabcdefghijklmnopqrstuv12"}}
+    row.revision.save()
+    page = operator.get(reverse("deployment-edit", args=[row.pk]))
+    values = sent(own=row.pk, env=page.context["form"].initial["env"])
+    answer = operator.post(reverse("deployment-plan"), values)
+    assert answer.context["fits"] and "OMP_PLACES=" in answer.context["command"], answer.context["reason"]
+    assert "hf_verysecretabcdefghijklmnopqrstuv12" not in answer.content.decode()
