@@ -58,7 +58,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str, dict[str, Any]]] = {
     ),
     "type": ({"options": {"max_num_seqs": "many"}}, "error", "option.not_an_int", {"options": {}}),
     "choice": (
-        {"options": {"kv_cache_dtype": "fp8_e4m4"}}, "error", "option.not_a_choice",
+        {"options": {"kv_cache_dtype": "fp8_e4n3"}}, "error", "option.not_a_choice",
         {"options": {"kv_cache_dtype": "fp8_e4m3"}},
     ),
     "house": ({"extra_args": ["--port", "80"]}, "error", "option.denied_house", {"extra_args": []}),
