@@ -21,7 +21,7 @@ REQUIRE_ALL = os.environ.get("BERTH_TEST_ALL") == "1"
 PG15 = Path("/usr/lib/postgresql/15/bin")
 OLDEST = "python3.10"  # that an agent runs on; the panel needs a newer one
 TWO = ("-n", "2")  # tests mostly wait
-TWO_FILES = (*TWO, "--dist", "loadfile")  # what a file's tests share is costly: a whole Berth, a browser
+TWO_FILES = (*TWO, "--dist", "loadfile")  # what a file's tests share is costly: a whole Berth
 TESTS_FAILED, NOTHING_SELECTED = 1, 5  # pytest's exit codes
 
 
@@ -122,7 +122,7 @@ def parts() -> list[Part]:
         Part("quick tests with servers", f"not slow and {served}", {}, TWO),
         Part("process trees without servers", f"slow and {alone}", {}),
         Part("process trees with servers", f"slow and {served}", {}, TWO_FILES),
-        Part("tests in a browser", "browser and not engine", {}, TWO_FILES),
+        Part("tests in a browser", "browser and not engine", {}, TWO),
         Part("tests with a real engine", "engine", {}),
     ]
     if (PG15 / "initdb").exists() and not os.environ.get("DATABASE_URL"):
