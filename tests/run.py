@@ -120,7 +120,7 @@ def parts() -> list[Part]:
     found = [
         Part("quick tests", f"not slow and {alone}", {}, TWO),
         Part("quick tests with servers", f"not slow and {served}", {}, TWO),
-        Part("process trees without servers", f"slow and {alone}", {}),
+        Part("process trees without servers", f"slow and {alone}", {}, TWO),
         Part("process trees with servers", f"slow and {served}", {}, TWO_FILES),
         Part("tests in a browser", "browser and not engine", {}, TWO),
         Part("tests with a real engine", "engine", {}),
