@@ -100,6 +100,8 @@ def _set(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
         return _rename(offer, spec, to)
     if name in denied.FLAGS or (around.flags and name not in around.flags and name not in SPLIT):
         return []
+    if name == "gpu_memory_utilization" and not around.on_gpu:
+        return []  # there is no such share on a CPU
     if name in SPLIT:
         return _split(offer, spec, to)
     back = to is not None and _says(offer, WORKED)
@@ -352,6 +354,8 @@ def _of_class(code: str, spec: DeploymentSpec, around: Around) -> list[Fix]:
             return patch_fix(spec, "kv_cache_gib", {"kv_cache_gib": was // 2}, was // 2, chance=78, cost="context",
                              before=was)  # fmt: skip
         return [Fix("again", "fix.again", chance=AGAIN)]
+    if code == "mem.kv_none" and not around.on_gpu and (was := spec.kv_cache_gib or around.kv_cache_gib):
+        return patch_fix(spec, "kv_cache_gib", {"kv_cache_gib": was * 2}, was * 2, chance=90, cost="memory", before=was)
     if code == "config.runner_mismatch":
         task = next((task for task in TASKS if task in around.tasks and task != spec.task), "")
         return patch_fix(spec, "task", {"task": task}, task, chance=88) if task else []

@@ -114,7 +114,7 @@ def test_a_crash_while_starting_becomes_the_failed_page(stack: Stack, open_page:
     page = open_page(address(row))
     badge(page, "Failed")
     expect(page.get_by_role("heading", name="No memory is left for requests")).to_be_visible()
-    expect(page.locator("main")).to_contain_text("The engine ended with exit code 1.")
+    expect(page.locator("main")).to_contain_text("Exit code 1.")
     expect(page.locator("pre.rootline")).to_contain_text("ValueError: No available memory")
     page.locator("#log .ln").first.wait_for()
     everything = page.locator("#log .ln:visible").count()

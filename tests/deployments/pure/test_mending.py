@@ -181,6 +181,12 @@ EVERYDAY: dict[str, tuple[str, str, DeploymentSpec, Around, str, dict[str, Any],
         spec(options={"max_model_len": 8192}), GPU, "patch", {"options": {"max_model_len": 2048}}, "",
         "Lower the longest conversation to 2048 tokens",
     ),
+    "no room for conversations on a CPU": (
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing "
+        "the engine.",
+        "mem.kv_none", spec(), CPU, "patch", {"kv_cache_gib": 16}, "",
+        "Set aside 16 GiB of memory for conversations",
+    ),
     "the CPU's cache": (
         "ValueError: Available memory on node 0 (4.52/23.21 GiB) on kv cache allocation is less than expected 40 GiB.",
         "mem.cpu_kv_space", spec(kv_cache_gib=40), CPU, "patch", {"kv_cache_gib": 3}, "",
