@@ -354,8 +354,10 @@ def _of_class(code: str, spec: DeploymentSpec, around: Around) -> list[Fix]:
             return patch_fix(spec, "kv_cache_gib", {"kv_cache_gib": was // 2}, was // 2, chance=78, cost="context",
                              before=was)  # fmt: skip
         return [Fix("again", "fix.again", chance=AGAIN)]
-    if code == "mem.kv_none" and not around.on_gpu and (was := spec.kv_cache_gib or around.kv_cache_gib):
-        return patch_fix(spec, "kv_cache_gib", {"kv_cache_gib": was * 2}, was * 2, chance=90, cost="memory", before=was)
+    if code == "mem.kv_none" and not around.on_gpu:
+        was = spec.kv_cache_gib or around.kv_cache_gib or 0
+        more = {"kv_cache_gib": was * 2}
+        return patch_fix(spec, "kv_cache_gib", more, was * 2, chance=90, cost="memory", before=was) if was else []
     if code == "config.runner_mismatch":
         task = next((task for task in TASKS if task in around.tasks and task != spec.task), "")
         return patch_fix(spec, "task", {"task": task}, task, chance=88) if task else []
