@@ -29,18 +29,18 @@ GIB = 1024
 def gathered(run: Run, status: dict[str, Any]) -> tuple[Evidence | None, dict[str, Any]]:
     """What is known, and what of it is kept. Never raises: the log alone tells most."""
     try:
-        known = of(run, status)
-        return known, kept(run, known)
+        cards = _cards(run)
+        known = of(run, status, cards)
+        return known, kept(run, known, cards)
     except Exception:
         log.exception("what is known of run %s beside its log could not be read", run.pk)
         return None, {}
 
 
-def of(run: Run, status: dict[str, Any]) -> Evidence:
+def of(run: Run, status: dict[str, Any], cards: list[Gpu]) -> Evidence:
     """Everything that can be said without asking the host."""
     last = last_good(run)
     facts = {**run.copy.artifact.facts, **run.copy.extra} if run.copy is not None else {}
-    cards = _cards(run)
     geometry = facts.get("geometry") if isinstance(facts.get("geometry"), dict) else {}
     host = run.host
     return Evidence(
@@ -60,9 +60,9 @@ def of(run: Run, status: dict[str, Any]) -> Evidence:
     )
 
 
-def kept(run: Run, known: Evidence) -> dict[str, Any]:
+def kept(run: Run, known: Evidence, cards: list[Gpu]) -> dict[str, Any]:
     """Of it what people want to see later, and what fixes are made from: the measured now is gone by then."""
-    said: dict[str, Any] = {"memory": {"before": run.placement.get("before", {}), "after": memory_now(run)}}
+    said: dict[str, Any] = {"memory": {"before": run.placement.get("before", {}), "after": memory_now(run, cards)}}
     if known.oom_kills is not None:
         said["oom_kills"] = known.oom_kills
     if known.port_holder:
@@ -104,11 +104,11 @@ def before_of(view: HostView, gpu_uuids: tuple[str, ...]) -> dict[str, Any]:
     return {"gpus": gpus, "ram_free_mib": view.ram_available_mib, "ram_total_mib": view.ram_total_mib}
 
 
-def memory_now(run: Run) -> dict[str, Any]:
+def memory_now(run: Run, cards: list[Gpu]) -> dict[str, Any]:
     """The same, as it was last measured."""
     gpus = [
         {"index": card.index, "total_mib": card.total_mib, "free_mib": max(0, card.total_mib - card.used_mib)}
-        for card in _own(run, _cards(run))
+        for card in _own(run, cards)
     ]
     host = run.host
     ram = host.facts.get("ram_available_mib") if host is not None else None
@@ -116,16 +116,12 @@ def memory_now(run: Run) -> dict[str, Any]:
 
 
 def _cards(run: Run) -> list[Gpu]:
-    """The GPUs of the run's host, with the newest figures; read once a run."""
-    found = getattr(run, "_cards_seen", None)
-    if found is None:
-        found = []
-        if run.host is not None:
-            prefetch_related_objects([run.host], "gpus")
-            samples.onto([run.host])
-            found = [gpu for gpu in run.host.gpus.all() if gpu.present]
-        run._cards_seen = found  # type: ignore[attr-defined]
-    return found
+    """The GPUs of the run's host, with the newest figures."""
+    if run.host is None:
+        return []
+    prefetch_related_objects([run.host], "gpus")
+    samples.onto([run.host])
+    return [gpu for gpu in run.host.gpus.all() if gpu.present]
 
 
 def _own(run: Run, cards: list[Gpu]) -> list[Gpu]:

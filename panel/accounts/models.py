@@ -80,6 +80,7 @@ class Secret(models.Model):
     given_by = models.CharField(max_length=150)  # whoever kept or replaced it last
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
+    used_by: list[str]  # deployments that are given it; only where a list is shown (secret_store.listed)
 
     class Meta:
         constraints = [

@@ -166,7 +166,7 @@ def of_person(user: User) -> list[Secret]:
 def _with_users(rows: list[Secret]) -> dict[str, list[Secret]]:
     used = _users(rows) if rows else {}
     for row in rows:
-        row.used_by = used.get(row.pk, [])  # type: ignore[attr-defined]  # for the page only
+        row.used_by = used.get(row.pk, [])
     return {
         "own": [row for row in rows if row.owner_id is not None],
         "team": [row for row in rows if row.owner_id is None],

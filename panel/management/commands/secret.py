@@ -55,11 +55,11 @@ class Command(BaseCommand):
     def _list(self, options: dict[str, Any]) -> None:
         rows = secret_store.listed(Actor.shell())["team"]
         if options["json"]:
-            told = [{**secret_out(row), "used_by": row.used_by} for row in rows]  # type: ignore[attr-defined]
+            told = [{**secret_out(row), "used_by": row.used_by} for row in rows]
             self.stdout.write(json.dumps(told, default=lambda when: when.isoformat()))
             return
         for row in rows:
-            self.stdout.write("  ".join([row.name, row.given_by, ", ".join(row.used_by)]).rstrip())  # type: ignore[attr-defined]
+            self.stdout.write("  ".join([row.name, row.given_by, ", ".join(row.used_by)]).rstrip())
 
     def _remove(self, options: dict[str, Any]) -> None:
         row = Secret.objects.filter(owner=None, name=options["name"]).first()
