@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from deployments import patching, queries, remedies, services, story
 from deployments.mending import safe
-from deployments.mending.around import Fix
+from deployments.mending.fix import Fix
 from deployments.models import Deployment, Run
 from deployments.serving import fixes
 from deployments.spec import DeploymentSpec

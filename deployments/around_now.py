@@ -1,6 +1,7 @@
 """The place of a failed start as it is now, for the fixes that fit it (mending/around.py). Reads only."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from deployments import preflight
 from deployments.engines.base import version_key
@@ -46,7 +47,8 @@ def look(row: Deployment, run: Run | None, spec: DeploymentSpec, fleet: prefligh
         tasks=tuple(map(str, fleet.artifact.facts.get("tasks") or ())),
         own_code=_own_code(copy),
         ggufs=tuple(_ggufs(copy)),
-        twins=tuple(Form(twin.artifact_id, twin.name) for twin in fleet.twins if host.pk in twin.copies)[:MOST_FORMS],
+        twins=tuple(_twins(fleet, host))[:MOST_FORMS],
+        method=_method(fleet.artifact.facts),
         holders=tuple(_holders(view, run, row)),
         port_holder=str((run.diagnosis if run is not None else {}).get("port_holder") or ""),
         flags=_flags(runtime),
@@ -97,6 +99,16 @@ def _ggufs(copy: Copy | None) -> Iterator[Form]:
     rows = rows.filter(path__startswith=f"{copy.path.rstrip('/')}/").select_related("artifact__model")
     for row in rows.order_by("path")[:MOST_FORMS]:
         yield Form(row.artifact_id, row.path.rpartition("/")[2])
+
+
+def _twins(fleet: preflight.Fleet, host: Host) -> Iterator[Form]:
+    for twin in fleet.twins:
+        if host.pk in twin.copies:
+            yield Form(twin.artifact_id, twin.name, _method(twin.model_facts))
+
+
+def _method(facts: Mapping[str, Any]) -> str:
+    return str((facts.get("quantisation") or {}).get("method") or "")
 
 
 def _holders(view: HostView, run: Run | None, row: Deployment) -> Iterator[Holder]:

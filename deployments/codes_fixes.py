@@ -40,6 +40,11 @@ FIXES: dict[str, Pair] = {
     "fix.drop": (_("Leave out %(labels)s"), ""),
     "fix.rename": (_("Write %(to)s instead of %(name)s"), ""),
     "fix.env": (_("Set the variable %(name)s to %(to)s"), ""),
+    "fix.env_open": (_("Give the variable %(name)s a value"), _("Which one depends on this machine and its network.")),
+    "fix.secret_open": (
+        _("Give the variable %(name)s a stored secret"),
+        _("A token is kept as a secret. The settings name it and never show it."),
+    ),
     "fix.env_drop": (_("Leave out the variable %(name)s"), ""),
     "fix.runtime": (_("Start with vLLM %(version)s"), ""),
     "fix.install_newer": (

@@ -14,7 +14,7 @@ from deployments.codes_check import NOT_YET, PARTS
 from deployments.contexts import candidates
 from deployments.contexts_fixes import title
 from deployments.contexts_form import field_values
-from deployments.mending.around import Fix
+from deployments.mending.fix import Fix
 from deployments.spec import DeploymentSpec
 from deployments.wording import words
 from models_catalog import wording as catalog

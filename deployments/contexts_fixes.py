@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from deployments import story
 from deployments.codes_fixes import EFFECTS, FIXES
 from deployments.contexts_run import run_row
-from deployments.mending.around import Fix
+from deployments.mending.fix import Fix
 from deployments.models import Deployment, Run
 from deployments.story import Attempt
 from deployments.wording import FIXED_WHERE, label_of, person, words

@@ -11,9 +11,10 @@ from typing import Any
 from deployments import patching, preflight
 from deployments.around_now import look
 from deployments.checklist import engine as checked
+from deployments.diagnosis.offers import about_of
 from deployments.diagnosis.result import Offer
 from deployments.mending import refusals, turn
-from deployments.mending.around import Effect, Fix
+from deployments.mending.fix import Effect, Fix
 from deployments.models import Deployment, Run
 from deployments.placement import Change
 from deployments.spec import DeploymentSpec
@@ -59,6 +60,8 @@ def failed_run(row: Deployment) -> Run | None:
 def _offers(run: Run) -> Iterator[Offer]:
     for raw in run.diagnosis.get("offers") or []:
         known = {key: value for key, value in raw.items() if key in Offer.__dataclass_fields__}
+        if "about" not in known:  # kept before offers said it: as the rule says of the same one now
+            known["about"] = about_of(str(run.diagnosis.get("class") or ""), known)
         yield Offer(**known)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from deployments.mending.around import Fix
+from deployments.mending.fix import Fix
 
 Level = Literal["error", "warning", "note"]
 State = Literal["passed", "running", "skipped", "warning", "error"]

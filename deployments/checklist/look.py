@@ -11,7 +11,8 @@ from django.utils import timezone
 from deployments import patching, preflight, queries, run_secrets
 from deployments.checklist import engine, static
 from deployments.checklist.findings import Finding, Part, Verdict, verdict, warnings
-from deployments.mending.around import Around, Engine, Fix
+from deployments.mending.around import Around, Engine
+from deployments.mending.fix import Fix
 from deployments.models import Deployment
 from deployments.preflight import Check
 from deployments.spec import DeploymentSpec

@@ -11,7 +11,8 @@ from deployments.engines.base import Reason, RuntimeFacts
 from deployments.engines.options import Schema
 from deployments.mending import edits
 from deployments.mending import refusals as mending
-from deployments.mending.around import Around, Fix
+from deployments.mending.around import Around
+from deployments.mending.fix import Fix
 from deployments.placement import Change, Placement
 from deployments.spec import DeploymentSpec
 

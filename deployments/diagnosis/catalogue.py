@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deployments.diagnosis.fixes import WORDS
-from deployments.diagnosis.rule import Fix, Rule
+from deployments.diagnosis.offers import WORDS
+from deployments.diagnosis.rule import Remedy, Rule
 from deployments.diagnosis.rules import ALL, versions_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "diagnosis.md"
@@ -59,6 +59,7 @@ of memory while it ran, and who listened on its port (both told by the agent; an
 
 When someone looks at the failure, offers become fixes (`deployments/mending/`, pure): a patch of the spec, the same
 again, an engine, a package, a repair of the model's files, a permission, something to stop, or a command for the host.
+Which of these is decided by an offer's kind, its name and what it is about (`rule.About`), never by its sentence.
 An offer that this spec or host cannot use gives none. What the planner or the engine's adapter refused before a start
 has fixes too. They are ranked by how often they help, less what they cost; one that needs no walk comes first.
 `deployments/remedies.py` then tries each patch by the planner, as it is now: it is shown where a start would take it,
@@ -89,12 +90,12 @@ def page() -> str:
 
 
 def _row(rule: Rule) -> str:
-    helps = "; ".join(dict.fromkeys(_help(fix) for fix in rule.fixes)) or "–"
+    helps = "; ".join(dict.fromkeys(_help(fix) for fix in rule.remedies)) or "–"
     cells = (f"`{rule.code}`", rule.phase or "–", versions_of(rule) or "–", f"**{rule.title}.** {rule.why}", helps)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
-def _help(fix: Fix) -> str:
+def _help(fix: Remedy) -> str:
     thing = "package" if fix.kind == "package" else "option"
     named = "the option that alone needs it" if fix.name == "=asker" else f"the {thing} in the message"
     name = f"`{fix.name}`" if not fix.name.startswith("=") else named

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from deployments.diagnosis import causes, fixes
+from deployments.diagnosis import error_lines, offers
 from deployments.diagnosis.reader import MAX_MATCHED, Found, Reader, Start, match
 from deployments.diagnosis.result import Diagnosis, Evidence
 from deployments.diagnosis.rule import Rule
@@ -211,7 +211,7 @@ def phase_of(root: Found, rule: Rule, start: Start) -> str:
         return "serving"
     if rule.phase and rule.code not in _PHASE_BY_LOG:
         return rule.phase
-    framed = causes.framed(root.lines)
+    framed = error_lines.framed(root.lines)
     if framed:
         return framed
     if root.phase == "start":
@@ -296,9 +296,9 @@ def _without(
         )
     rule = BY_CODE[code]
     phase = rule.phase if rule.phase and start.phase == "start" else start.phase
-    offers = fixes.offers(rule, {}, facts, evidence)
+    offered = offers.offers(rule, {}, facts, evidence)
     return Diagnosis(code, phase, died.number if died else None, died.text if died else "", sure, rule.title, rule.why,
-                     rule.doc, rule.curable, True, offers, facts, died.lines if died else (),
+                     rule.doc, rule.curable, True, offered, facts, died.lines if died else (),
                      died.numbers if died else ())  # fmt: skip
 
 
@@ -328,8 +328,8 @@ def _built(
     facts |= {f"log_{name}": value for name, value in groups.items()}
     out = [(item.rule.code, item.number) for item in found
            if item.rule and item is not root and item.rule.code != rule.code]  # fmt: skip
-    offers = fixes.offers(rule, groups, facts, evidence)
+    offered = offers.offers(rule, groups, facts, evidence)
     return Diagnosis(
         rule.code, phase, root.number, root.text, sure, rule.title, rule.why, rule.doc, rule.curable,
-        rule.role != "request", offers, facts, root.lines[-40:], root.numbers[-40:], tuple(dict(out).items())[:6],
+        rule.role != "request", offered, facts, root.lines[-40:], root.numbers[-40:], tuple(dict(out).items())[:6],
     )  # fmt: skip

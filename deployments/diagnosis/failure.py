@@ -1,7 +1,7 @@
 """How a run ended: exit or signal, phase reached, first error of the log, and whether a restart
 can cure it. Pure.
 
-The first exception of the first process that failed is the cause; what follows it is echo. See `causes` for the
+The first exception of the first process that failed is the cause; what follows it is echo. See `error_lines` for the
 exceptions to that rule.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from deployments.diagnosis import causes, phases
+from deployments.diagnosis import error_lines, phases
 from deployments.diagnosis.decide import diagnose
 from deployments.diagnosis.lines import Line, clean
 from deployments.diagnosis.reader import Reader
@@ -248,7 +248,7 @@ def first_error(log: bytes, before: int = 0) -> dict[str, Any]:
 
 def _errors(log: _Log) -> list[int]:
     """Error lines of the last start that has any, in a log that holds several (a container that restarted)."""
-    errors = [index for index in log.marked if causes.is_error(log.line(index))]
+    errors = [index for index in log.marked if error_lines.is_error(log.line(index))]
     starts = [index for index in log.marked if phases.BANNER.search(log.line(index).text)]
     for start in reversed(starts[1:]):
         if errors and errors[-1] > start:
@@ -262,13 +262,13 @@ def _root(log: _Log) -> int | None:
     if not errors:
         return None
     # Where the log holds echoes only, the first of them is all there is to show.
-    first = next((index for index in errors if not causes.is_echo(log.line(index))), errors[0])
+    first = next((index for index in errors if not error_lines.is_echo(log.line(index))), errors[0])
     text = log.line(first).text
-    if causes.VALIDATION.search(text):  # the reason stands in the next line
+    if error_lines.VALIDATION.search(text):  # the reason stands in the next line
         near = range(first + 1, min(first + 6, len(log.raw)))
-        return next((index for index in near if causes.VALUE.match(log.line(index).text)), first)
+        return next((index for index in near if error_lines.VALUE.match(log.line(index).text)), first)
     if "out of memory" in text:  # the engine's own words that follow carry the numbers
-        return next((i for i in errors if i >= first and causes.FRIENDLY.search(log.line(i).text)), first)
+        return next((i for i in errors if i >= first and error_lines.FRIENDLY.search(log.line(i).text)), first)
     return first
 
 
@@ -298,7 +298,7 @@ def _phase_reached(log: bytes, given: Sequence[Mapping[str, Any]], block: Mappin
     marked = max(phases.current(state), str(given[-1]["code"]) if given else "start", key=phases.ORDER.index)
     if not block or marked in ("serving", "answered"):
         return marked
-    hinted = causes.framed(block["lines"])
+    hinted = error_lines.framed(block["lines"])
     if not hinted and marked == "load" and "weights_gib" in state["facts"]:
         return "profile"  # the weights were in, so the memory was being measured
     return hinted or marked

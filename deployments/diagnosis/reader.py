@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from deployments.diagnosis import causes, phases, words
+from deployments.diagnosis import error_lines, phases, words
 from deployments.diagnosis.lines import Line, clean
 from deployments.diagnosis.rule import Rule
 from deployments.diagnosis.rules import BY_CODE, BY_ENGINE, tests_of
@@ -249,7 +249,7 @@ class Reader:
         if (line.process, text) in self._heard:
             return True
         rule, groups = match(self.engine, text[:MAX_MATCHED])
-        if rule is None and (quiet or not causes.is_error(line)):
+        if rule is None and (quiet or not error_lines.is_error(line)):
             return False
         if len(self._heard) < MAX_FOUND:
             self._heard.add((line.process, text))
@@ -307,7 +307,7 @@ class Reader:
             return False
         header, left, name = self._header
         line = _line(lines[index])
-        if words.VALUE.match(line.text) or (left and causes.is_error(line) and line.process == header.process):
+        if words.VALUE.match(line.text) or (left and error_lines.is_error(line) and line.process == header.process):
             text = f"{name} {line.text}".strip() if name else line.text
             rule, groups = match(self.engine, text[:MAX_MATCHED])
             self._header = None
@@ -377,7 +377,7 @@ def kind_of(rule: Rule | None, line: Line) -> str:
     """What a line is to the diagnosis."""
     if rule is None and "returned non-zero exit status" in line.text:
         return "echo"
-    if causes.is_echo(line):
+    if error_lines.is_echo(line):
         # Some echoes repeat the cause in their own text, and it may be all that is left of it.
         return "late" if rule is not None and rule.role == "cause" else "echo"
     if "Failed to import from vllm._C" in line.text:

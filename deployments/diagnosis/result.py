@@ -50,6 +50,7 @@ class Offer:
     """A fix with its number. `text` is English with %(name)s places for `params`, to be translated where it is shown.
 
     `before` and `after` are the option's values, where one changes. `ready` tells that nothing is left to fill in.
+    Decisions look at `kind`, `name` and `about`, never at `text`.
     """
 
     kind: str
@@ -62,6 +63,7 @@ class Offer:
     chance: int = 0
     cost: str = ""
     ready: bool = True
+    about: str = ""  # what it is about, as `rule.About` has it
 
     def as_dict(self) -> dict[str, Any]:
         """As plain JSON."""

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from re import _constants as _codes  # type: ignore[attr-defined]  # the parser of `re`: it has no public name
 from re import _parser  # type: ignore[attr-defined]
-from typing import Any
+from typing import Any, Literal, get_args
 
+# What a remedy costs people, and by how much that makes it the worse choice.
+COSTS: dict[str, int] = {"": 0, "time": 4, "context": 6, "speed": 6, "memory": 5, "quality": 10, "safety": 12}
 VLLM_DOC = "https://docs.vllm.ai/en/stable/usage/troubleshooting/"
 SGLANG_DOC = "https://docs.sglang.io/"
 LLAMACPP_DOC = "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md"
@@ -25,14 +27,24 @@ def gettext_noop(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True)
-class Fix:
-    """One thing that may help.
+# What a remedy is about, where its kind and name leave that open. Decisions look at this and never at a sentence.
+# newer: a release that may know more. other_engine: not one that Berth starts. smaller, other_form: a form of the model
+# that takes less memory, or that is quantised in another way. gpu_memory, ram, port: what somebody holds. back: the
+# value with which it worked.
+About = Literal[
+    "", "newer", "other_engine", "smaller", "other_form", "gpu_memory", "ram", "port", "gguf_plugin", "back"
+]
+ABOUTS: tuple[str, ...] = get_args(About)
 
-    `kind`: set, drop (an option), runtime, package, repair, permission, host, model. `name` is the option, package or
-    thing; `to` its new value, or "=name" of the calculation in `fixes.CALCULATIONS` that finds it. `say` is the
-    sentence where the one of the kind does not do; `chance` (0 to 100) is how often it helps; `cost` is what it costs:
-    "", context, speed, quality, memory, safety, time.
+
+@dataclass(frozen=True)
+class Remedy:
+    """One thing that helps against a class, as its rule has it: the diagnosis makes offers of them, with numbers.
+
+    `kind`: set, drop (an option), env, env_drop (a variable), runtime, package, repair, permission, host, model. `name`
+    is the option, package or thing; `to` its new value, or "=name" of the calculation in `offers.CALCULATIONS` that
+    finds it. `say` is the sentence where the one of the kind does not do; `chance` (0 to 100) is how often it helps;
+    `cost` is what it costs, one of COSTS.
     """
 
     kind: str
@@ -42,6 +54,7 @@ class Fix:
     command: str = ""
     chance: int = 60
     cost: str = ""
+    about: About = ""
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,7 @@ class Rule:
     patterns: tuple[str, ...]
     examples: tuple[str, ...]
     near: tuple[str, ...]
-    fixes: tuple[Fix, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
     versions: str = ""
     doc: str = VLLM_DOC
     role: str = "cause"
@@ -115,41 +128,48 @@ def _choices(items: Any) -> Iterator[tuple[str, ...]]:
         yield (run,)
 
 
-def put(name: str, to: str, chance: int = 70, cost: str = "", say: str = "") -> Fix:
+def put(name: str, to: str, chance: int = 70, cost: str = "", say: str = "") -> Remedy:
     """An option gets a value."""
-    return Fix("set", name, to, say, chance=chance, cost=cost)
+    return Remedy("set", name, to, say, chance=chance, cost=cost)
 
 
-def drop(name: str, chance: int = 80, cost: str = "") -> Fix:
+def drop(name: str, chance: int = 80, cost: str = "") -> Remedy:
     """An option is left out."""
-    return Fix("drop", name, chance=chance, cost=cost)
+    return Remedy("drop", name, chance=chance, cost=cost)
 
 
-def runtime(say: str, chance: int = 50, to: str = "") -> Fix:
-    """Another version of the engine."""
-    return Fix("runtime", "engine", to, say, chance=chance, cost="time")
+def runtime(say: str, chance: int = 50, to: str = "", about: About = "") -> Remedy:
+    """Another version of the engine, or the same once more."""
+    return Remedy("runtime", "engine", to, say, chance=chance, cost="time", about=about)
 
 
-def package(name: str, chance: int = 60, say: str = "") -> Fix:
+def newer(say: str, chance: int = 50) -> Remedy:
+    """A newer version of the engine."""
+    return runtime(say, chance, about="newer")
+
+
+def package(name: str, chance: int = 60, say: str = "", about: About = "") -> Remedy:
     """A package in the engine's own environment."""
-    return Fix("package", name, say=say, command=f"python -m pip install {name!r}", chance=chance, cost="time")
+    return Remedy(
+        "package", name, say=say, command=f"python -m pip install {name!r}", chance=chance, cost="time", about=about
+    )
 
 
-def host(say: str, command: str = "", chance: int = 50, name: str = "host") -> Fix:
+def host(say: str, command: str = "", chance: int = 50, name: str = "host", about: About = "") -> Remedy:
     """Something that a person does on the machine."""
-    return Fix("host", name, say=say, command=command, chance=chance, cost="time")
+    return Remedy("host", name, say=say, command=command, chance=chance, cost="time", about=about)
 
 
-def repair(say: str, chance: int = 80, to: str = "") -> Fix:
+def repair(say: str, chance: int = 80, to: str = "") -> Remedy:
     """The files of the model are made whole."""
-    return Fix("repair", "files", to, say, chance=chance, cost="time")
+    return Remedy("repair", "files", to, say, chance=chance, cost="time")
 
 
-def env(name: str, value: str, chance: int = 50, cost: str = "") -> Fix:
+def env(name: str, value: str, chance: int = 50, cost: str = "") -> Remedy:
     """An environment variable of the engine."""
-    return Fix("env", name, value, chance=chance, cost=cost)
+    return Remedy("env", name, value, chance=chance, cost=cost)
 
 
-def model(say: str, chance: int = 40) -> Fix:
+def model(say: str, chance: int = 40, about: About = "") -> Remedy:
     """Another model, or another file of it."""
-    return Fix("model", "model", say=say, chance=chance, cost="quality")
+    return Remedy("model", "model", say=say, chance=chance, cost="quality", about=about)

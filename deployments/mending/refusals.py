@@ -10,7 +10,8 @@ from typing import Any
 from deployments.diagnosis.result import Offer
 from deployments.diagnosis.slips import meant
 from deployments.mending import edits
-from deployments.mending.around import Around, Fix
+from deployments.mending.around import Around
+from deployments.mending.fix import Fix
 from deployments.mending.turn import left_out, patch_fix, ranked
 from deployments.spec import DeploymentSpec
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deployments.mending.around import Fix
+from deployments.mending.fix import Fix
 
 CLASSES = frozenset(
     {

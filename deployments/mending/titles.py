@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deployments.mending.around import Effect
+from deployments.mending.fix import Effect
 
 TOKENS_A_PAGE = 400  # some 300 English words
 # Options with a title of their own: smaller or fewer, larger or more.

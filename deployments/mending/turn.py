@@ -11,12 +11,13 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from deployments.diagnosis.fixes import RENAMED
+from deployments.diagnosis.offers import RENAMED
 from deployments.diagnosis.result import Offer
 from deployments.diagnosis.rules import BY_CODE
 from deployments.engines import denied
 from deployments.mending import edits
-from deployments.mending.around import Around, Effect, Fix, Holder
+from deployments.mending.around import Around, Form, Holder
+from deployments.mending.fix import Effect, Fix
 from deployments.mending.titles import effects_of, title_of
 from deployments.spec import DeploymentSpec
 
@@ -37,12 +38,6 @@ MOST_HOLDERS = 2
 SMALL_SHARE, SMALL_CHANCE = 0.2, 40
 TASKS = ("generate", "embed", "score")
 AGAIN = 45  # how often the same start goes well the next time, where it may
-# What an offer is about is told by its sentence alone; a test fails when no rule has these words any more.
-ANOTHER_ENGINE = "Try another engine."  # Berth starts one kind
-WORKED = ("worked with that",)
-NEWER = ("newer", "knows")
-SMALLER = ("quantis", "smaller")
-HOLDS_GPU, HOLDS_PORT, SHORT_OF_RAM = ("holds the memory",), ("holds the port",), ("Free memory of the machine",)
 
 
 def fixes_of(code: str, offers: Iterable[Offer], spec: DeploymentSpec, around: Around) -> list[Fix]:
@@ -80,10 +75,6 @@ def patch_fix(
 # --- one function for each kind of offer ------------------------------------------------------------------------------
 
 
-def _says(offer: Offer, words: tuple[str, ...]) -> bool:
-    return any(word in offer.text for word in words)
-
-
 def _nothing(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     return []
 
@@ -104,7 +95,7 @@ def _set(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
         return []  # there is no such share on a CPU
     if name in SPLIT:
         return _split(offer, spec, to)
-    back = to is not None and _says(offer, WORKED)
+    back = to is not None and offer.about == "back"
     if to in (None, ""):
         to = DEFAULTS.get(name)
         now = edits.value_of(spec, name)
@@ -206,7 +197,7 @@ def left_out(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
 def _env(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     value = offer.after
     if value in (None, ""):
-        return []
+        return _env_open(offer)
     if offer.name == KV_SPACE:
         size = int(value)
         was = spec.kv_cache_gib or around.kv_cache_gib
@@ -224,6 +215,16 @@ def _env(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     return [fix.told(*effects_of(offer.name, offer.cost, None, None))]
 
 
+def _env_open(offer: Offer) -> list[Fix]:
+    """A variable whose value only a person knows, where settings may have it; a secret is named, not written."""
+    secret = not denied.check_env_secrets({offer.name: "x"}, {})
+    if not secret and denied.check_env({offer.name: "x"}):
+        return []
+    code = "fix.secret_open" if secret and denied.check_env({offer.name: "x"}) else "fix.env_open"
+    return [Fix("settings", code, {"name": offer.name}, option=f"env.{offer.name}", link="settings",
+                chance=offer.chance, cost=offer.cost)]  # fmt: skip
+
+
 def _env_drop(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     patch = edits.without_env(spec, offer.name)
     if patch is None:
@@ -234,9 +235,9 @@ def _env_drop(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
 
 def _runtime(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     """An engine that lies on the host is one click; another one has to be installed first."""
-    if offer.text == ANOTHER_ENGINE:
-        return []
-    newer = _says(offer, NEWER)
+    if offer.about == "other_engine":
+        return []  # Berth starts one kind
+    newer = offer.about == "newer"
     engine = around.newer() if newer else around.other()
     found = []
     if engine is not None:
@@ -253,7 +254,7 @@ def _runtime(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
 
 def _package(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     name = offer.name
-    if "gguf-plugin" in name and around.plugin == "click" and around.runtime is not None:
+    if offer.about == "gguf_plugin" and around.plugin == "click" and around.runtime is not None:
         return [Fix("package", "fix.plugin", {"package": name}, link="plugin", target=around.runtime.id,
                     chance=offer.chance, cost=offer.cost)]  # fmt: skip
     if not PACKAGE.fullmatch(name):  # it may come out of a log, and somebody will paste it into a shell
@@ -281,16 +282,14 @@ def _permission(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]
 
 def _host(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     """Something on the machine; where it is known who holds what, that is named instead."""
-    if _says(offer, HOLDS_GPU):
-        held = list(_held(around, offer.chance, on_gpu=True))
-        if held:
-            return held
-    if _says(offer, HOLDS_PORT) and around.port_holder:
+    plain = Fix("host", "", text=offer.text, command=offer.command, chance=offer.chance, cost=offer.cost)
+    if offer.about == "gpu_memory":
+        return [*_held(around, offer.chance, on_gpu=True)] or [plain]
+    if offer.about == "ram":
+        return [*_held(around, offer.chance, on_gpu=False), plain]
+    if offer.about == "port" and around.port_holder:
         return [Fix("host", "fix.end_port", {"holder": around.port_holder}, command=offer.command,
                     chance=offer.chance, cost=offer.cost)]  # fmt: skip
-    plain = Fix("host", "", text=offer.text, command=offer.command, chance=offer.chance, cost=offer.cost)
-    if _says(offer, SHORT_OF_RAM):
-        return [*_held(around, offer.chance, on_gpu=False), plain]
     return [plain]
 
 
@@ -313,15 +312,24 @@ def _end(holder: Holder, params: dict[str, Any], chance: int) -> Fix:
 
 
 def _model(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
+    twin = _twin(offer, around)
     found = []
-    if around.twins and _says(offer, SMALLER):
-        twin = around.twins[0]
+    if twin is not None:
         fix = Fix("patch", "fix.twin", {"name": twin.name}, patch={"artifact_id": twin.artifact},
                   option="artifact_id", chance=offer.chance, cost=offer.cost)  # fmt: skip
         found.append(fix.told(Effect(True, "effect.on_host"), *effects_of("artifact_id", offer.cost, None, None)))
     other = Fix("model", "", text=offer.text, link="models", chance=offer.chance - (20 if found else 0),
                 cost=offer.cost)  # fmt: skip
     return [*found, other]
+
+
+def _twin(offer: Offer, around: Around) -> Form | None:
+    """A smaller form of the model that lies on the host; for another way to quantise, one that has another."""
+    if offer.about == "smaller":
+        return next(iter(around.twins), None)
+    if offer.about == "other_form":
+        return next((twin for twin in around.twins if twin.method != around.method), None)
+    return None
 
 
 _TURN: dict[str, Callable[[Offer, DeploymentSpec, Around], list[Fix]]] = {

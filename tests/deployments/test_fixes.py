@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from deployments import acts, applying, patching, queries, remedies, services, story
 from deployments.diagnosis import failure
-from deployments.mending.around import Fix
+from deployments.mending.fix import Fix
 from deployments.models import Deployment, Run
 from deployments.reconcile import reconcile
 from deployments.spec import DeploymentSpec

@@ -24,7 +24,7 @@ from deployments.contexts_fixes import title
 from deployments.diagnosis.decide import diagnose
 from deployments.diagnosis.reader import Reader
 from deployments.diagnosis.result import Diagnosis, Evidence
-from deployments.mending.around import Fix
+from deployments.mending.fix import Fix
 from deployments.wording import words
 from panel.fleet import logstore
 from panel.fleet.agent.flag_schema import probe_env

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from deployments.diagnosis.rule import LLAMACPP_DOC, Fix, Rule, drop, env, host, model, put, repair, runtime
+from deployments.diagnosis.rule import LLAMACPP_DOC, Remedy, Rule, drop, env, host, model, newer, put, repair, runtime
 from deployments.diagnosis.rule import gettext_noop as _
 
 NEWER = _("Start with a newer version of the engine.")
@@ -17,7 +17,7 @@ def made(
     patterns: tuple[str, ...],
     examples: tuple[str, ...],
     near: tuple[str, ...],
-    fixes: tuple[Fix, ...],
+    fixes: tuple[Remedy, ...],
     role: str,
     curable: bool,
 ) -> Rule:
@@ -112,7 +112,7 @@ TABLE: tuple[Any, ...] = (
         (LOAD + "error loading model architecture: unknown model architecture: 'clip'",
          LOAD + "unknown model architecture: 'qwen4'"),
         ("print_info: arch             = qwen3",),
-        (runtime(NEWER, 75), put("mmproj", "=clip", 40)),
+        (newer(NEWER, 75), put("mmproj", "=clip", 40)),
         "cause", False,
     ),
     (
@@ -123,7 +123,7 @@ TABLE: tuple[Any, ...] = (
         (LOAD + "error loading model vocabulary: unknown pre-tokenizer type: 'deepseek-r1-qwen'",
          LOAD + "error loading model vocabulary: unknown tokenizer: 'hunyuan'"),
         ("load: missing pre-tokenizer type, using: 'default'",),
-        (runtime(NEWER, 80),),
+        (newer(NEWER, 80),),
         "cause", False,
     ),
     (
@@ -134,7 +134,7 @@ TABLE: tuple[Any, ...] = (
         (LOAD + "error loading model hyperparameters: key not found in model: phi3.attention.sliding_window",
          LOAD + "error loading model hyperparameters: key not found in model: gemma3.rope.freq_base"),
         ("llama_model_loader: - kv   0: general.architecture str = llama",),
-        (repair(_("Download a newer file of this model."), 70), runtime(NEWER, 50)),
+        (repair(_("Download a newer file of this model."), 70), newer(NEWER, 50)),
         "cause", False,
     ),
     (
@@ -144,7 +144,7 @@ TABLE: tuple[Any, ...] = (
         (r"missing tensor '(?P<tensor>.+?)'", r"tensor '.+?' not found", r"check_tensor_dims: tensor .*(?:not found|wrong shape)"),
         (LOAD + "missing tensor 'output.weight'", LOAD + "check_tensor_dims: tensor 'blk.0.attn_q.weight' has wrong shape; expected 1, got 2"),
         ("llama_model_loader: - type f32: 65 tensors",),
-        (runtime(NEWER, 60), repair(_("Download the file again."), 55)),
+        (newer(NEWER, 60), repair(_("Download the file again."), 55)),
         "cause", False,
     ),
     (
@@ -155,7 +155,7 @@ TABLE: tuple[Any, ...] = (
         (LOAD + "done_getting_tensors: wrong number of tensors; expected 18, got 13",
          LOAD + "done_getting_tensors: wrong number of tensors; expected 292, got 291"),
         ("llama_model_loader: loaded meta data with 35 key-value pairs and 579 tensors",),
-        (runtime(NEWER, 70), repair(_("Download the file again."), 50)),
+        (newer(NEWER, 70), repair(_("Download the file again."), 50)),
         "cause", False,
     ),
     (
@@ -211,7 +211,7 @@ TABLE: tuple[Any, ...] = (
         ("ggml_backend_cuda_buffer_type_alloc_buffer: allocating 16722.37 MiB on device 0: cudaMalloc failed: out of memory",
          LOAD + "unable to allocate ROCm0 buffer"),
         ("load_tensors: CUDA0 model buffer size = 4096.00 MiB",),
-        (put("n_gpu_layers", "=half_layers", 80, "speed"), model(_("Use a smaller quantised file of this model."), 70), put("n_cpu_moe", "=cpu_moe", 45, "speed")),
+        (put("n_gpu_layers", "=half_layers", 80, "speed"), model(_("Use a smaller quantised file of this model."), 70, about="smaller"), put("n_cpu_moe", "=cpu_moe", 45, "speed")),
         "cause", False,
     ),
     (
@@ -222,7 +222,7 @@ TABLE: tuple[Any, ...] = (
         ("srv         start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8080",
          "main: couldn't bind to server socket: hostname=127.0.0.1 port=8080"),
         ("main: server is listening on http://127.0.0.1:8080",),
-        (put("port", "=free_port", 90), host(_("End the program that holds the port."), "ss -ltnp", 60)),
+        (put("port", "=free_port", 90), host(_("End the program that holds the port."), "ss -ltnp", 60, about="port")),
         "cause", True,
     ),
     (
@@ -264,7 +264,7 @@ TABLE: tuple[Any, ...] = (
         (r"(?:ROCm|CUDA|HIP) error: (?!out of memory|invalid device function)",),
         ("ROCm error: unspecified launch failure", "CUDA error: an illegal memory access was encountered"),
         ("ggml_cuda_init: GGML_CUDA_FORCE_MMQ: no",),
-        (runtime(NEWER, 50), host(_("Update the GPU driver of the machine."), chance=50)),
+        (newer(NEWER, 50), host(_("Update the GPU driver of the machine."), chance=50)),
         "cause", True,
     ),
     (

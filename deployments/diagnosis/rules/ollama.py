@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from deployments.diagnosis.rule import OLLAMA_DOC, Fix, Rule, env, host, model, put, repair, runtime
+from deployments.diagnosis.rule import OLLAMA_DOC, Remedy, Rule, env, host, model, newer, put, repair, runtime
 from deployments.diagnosis.rule import gettext_noop as _
 
 NEWER = _("Start with a newer version of the engine.")
@@ -16,7 +16,7 @@ def made(
     patterns: tuple[str, ...],
     examples: tuple[str, ...],
     near: tuple[str, ...],
-    fixes: tuple[Fix, ...],
+    fixes: tuple[Remedy, ...],
     role: str,
     curable: bool,
 ) -> Rule:
@@ -33,7 +33,7 @@ TABLE: tuple[Any, ...] = (
         ("Error: listen tcp 127.0.0.1:11434: bind: address already in use",
          "Error: listen tcp 0.0.0.0:11434: bind: Only one usage of each socket address is normally permitted."),
         ("msg=\"Listening on 127.0.0.1:11434 (version 0.5.7)\"",),
-        (env("OLLAMA_HOST", "=free_host", 85), host(_("End the other Ollama."), "systemctl stop ollama", 75)),
+        (env("OLLAMA_HOST", "=free_host", 85), host(_("End the other Ollama."), "systemctl stop ollama", 75, about="port")),
         "cause", True,
     ),
     (
@@ -45,7 +45,7 @@ TABLE: tuple[Any, ...] = (
         ("{\"error\":\"model requires more system memory (7.9 GiB) than is available (7.4 GiB)\"}",
          "Error: model requires more system memory (21.5 GiB) than is available (15.2 GiB)"),
         ("msg=\"system memory\" total=\"31.2 GiB\"",),
-        (put("num_ctx", "=half_ctx", 55, "context"), model(_("Use a smaller model or a smaller quantised file."), 75)),
+        (put("num_ctx", "=half_ctx", 55, "context"), model(_("Use a smaller model or a smaller quantised file."), 75, about="smaller")),
         "cause", False,
     ),
     (
@@ -55,7 +55,7 @@ TABLE: tuple[Any, ...] = (
         (r"model is too large for system memory",),
         ("Error: model is too large for system memory", "msg=\"model is too large for system memory\""),
         ("msg=\"model loaded\"",),
-        (model(_("Use a smaller model or a smaller quantised file."), 85),),
+        (model(_("Use a smaller model or a smaller quantised file."), 85, about="smaller"),),
         "cause", False,
     ),
     (
@@ -66,7 +66,7 @@ TABLE: tuple[Any, ...] = (
         ("/usr/bin/runner: error while loading shared libraries: libllama.so: cannot open shared object file",
          "error=\"llama runner process has terminated: exit status 127\""),
         ("msg=\"Dynamic LLM libraries\"",),
-        (runtime(_("Install this version of the engine again, in a Python environment of its own."), 70), runtime(NEWER, 70)),
+        (runtime(_("Install this version of the engine again, in a Python environment of its own."), 70), newer(NEWER, 70)),
         "cause", False,
     ),
     (
@@ -77,7 +77,7 @@ TABLE: tuple[Any, ...] = (
         ("error=\"llama runner process has terminated: error loading model: unknown model architecture: 'qwen4'\"",
          "Error: unsupported architecture \"Gemma4ForCausalLM\""),
         ("msg=architecture value=llama",),
-        (runtime(NEWER, 85),),
+        (newer(NEWER, 85),),
         "cause", False,
     ),
     (
@@ -88,7 +88,7 @@ TABLE: tuple[Any, ...] = (
         ("error=\"llama runner process has terminated: GGML_ASSERT(hparams.n_swa > 0) failed\"",
          "ggml.c:1: GGML_ASSERT(tensor->op == GGML_OP_UNARY) failed"),
         ("msg=\"ggml is used\"",),
-        (runtime(NEWER, 75),),
+        (newer(NEWER, 75),),
         "cause", False,
     ),
     (
@@ -110,7 +110,7 @@ TABLE: tuple[Any, ...] = (
         ("error=\"llama runner process has terminated: signal: killed\"",
          "error=\"llama-server process has terminated: signal: killed\""),
         ("msg=\"signal received\"",),
-        (model(_("Use a smaller model or a smaller quantised file."), 70), host(_("Free memory of the machine, or allow the container more."), "free -g", 65)),
+        (model(_("Use a smaller model or a smaller quantised file."), 70, about="smaller"), host(_("Free memory of the machine, or allow the container more."), "free -g", 65, about="ram")),
         "cause", False,
     ),
     (
@@ -132,7 +132,7 @@ TABLE: tuple[Any, ...] = (
         ("{\"error\":\"model runner has unexpectedly stopped, this may be due to resource limitations or an internal error\"}",
          "Error: model runner has unexpectedly stopped, this may be due to resource limitations"),
         ("msg=\"llama runner started in 1.2 seconds\"",),
-        (put("num_ctx", "=half_ctx", 50, "context"), runtime(NEWER, 45)),
+        (put("num_ctx", "=half_ctx", 50, "context"), newer(NEWER, 45)),
         "weak", True,
     ),
     (
@@ -142,7 +142,7 @@ TABLE: tuple[Any, ...] = (
         (r"pull model manifest: (?:file does not exist|412)", r"manifest.*(?:not found|unknown)", r"model .* not found, try pulling it"),
         ("Error: pull model manifest: file does not exist", "Error: pull model manifest: 412: The model requires a newer version"),
         ("pulling manifest",),
-        (put("model", "=model", 70), runtime(NEWER, 40)),
+        (put("model", "=model", 70), newer(NEWER, 40)),
         "cause", False,
     ),
     (

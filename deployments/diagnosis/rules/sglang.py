@@ -1,13 +1,13 @@
 """SGLang: what it says in words of its own. Everything else it shares with vLLM's rules."""
 
-from deployments.diagnosis.rule import SGLANG_DOC, Fix, Rule, drop, env, host, model, package, put, runtime
+from deployments.diagnosis.rule import SGLANG_DOC, Remedy, Rule, drop, env, host, model, newer, package, put, runtime
 from deployments.diagnosis.rule import gettext_noop as _
 from deployments.diagnosis.rules import vllm_env, vllm_host, vllm_memory, vllm_parallel, vllm_quant, vllm_run
 
 NEWER = _("Start with a newer version of the engine.")
 
 
-def shared(code: str, phase: str, others: tuple[Rule, ...], name: str, fixes: tuple[Fix, ...], *more: str) -> Rule:
+def shared(code: str, phase: str, others: tuple[Rule, ...], name: str, fixes: tuple[Remedy, ...], *more: str) -> Rule:
     """SGLang's own code for a failure that it has in common with vLLM."""
     rule = next(rule for rule in others if rule.code == name)
     return Rule(code, phase, rule.title, rule.why, rule.patterns + more, rule.examples, rule.near, fixes,
@@ -61,7 +61,7 @@ RULES = (
         (
             put("mem_fraction_static", "=fraction_up", 65),
             put("context_length", "=half_len", 40, "context"),
-            model(_("Use a quantised file of this model."), 60),
+            model(_("Use a quantised file of this model."), 60, about="smaller"),
         ),
         doc=SGLANG_DOC,
     ),
@@ -90,7 +90,7 @@ RULES = (
             "ValueError: Model architectures ['DeciLMForCausalLM'] are not supported for now. Supported architectures: x",
         ),
         ("[2025-01-01 10:00:00] architectures: ['LlamaForCausalLM']",),
-        (runtime(NEWER, 65), runtime(_("Try another engine."), 50)),
+        (newer(NEWER, 65), runtime(_("Try another engine."), 50, about="other_engine")),
         doc=SGLANG_DOC,
     ),
     Rule(
@@ -104,7 +104,7 @@ RULES = (
             "RuntimeError: deep_gemm compile failed",
         ),
         ("[2025-01-01 10:00:00] Entering DeepGEMM JIT Pre-Compile session.",),
-        (env("SGLANG_ENABLE_JIT_DEEPGEMM", "0", 75, "speed"), runtime(NEWER, 50)),
+        (env("SGLANG_ENABLE_JIT_DEEPGEMM", "0", 75, "speed"), newer(NEWER, 50)),
         doc=SGLANG_DOC,
     ),
     Rule(
@@ -122,7 +122,7 @@ RULES = (
             "ValueError: The port 30000 is in use. Please choose another one.",
         ),
         ("[2025-01-01 10:00:00] port=30000",),
-        (put("port", "=free_port", 90), host(_("End the program that holds the port."), "ss -ltnp", 60)),
+        (put("port", "=free_port", 90), host(_("End the program that holds the port."), "ss -ltnp", 60, about="port")),
         doc=SGLANG_DOC,
         curable=True,
     ),
@@ -160,7 +160,7 @@ RULES = (
     shared("sglang.triton_smem", "load", vllm_run.RULES, "gpu.triton_smem",
            (put("attention_backend", "flashinfer", 65),)),
     shared("sglang.oom", "load", vllm_memory.RULES, "mem.oom_profile",
-           (model(vllm_memory.QUANTISED, 70), put("tp_size", "=double_tp", 65),
+           (model(vllm_memory.QUANTISED, 70, about="smaller"), put("tp_size", "=double_tp", 65),
             put("mem_fraction_static", "=fraction_down", 40, "context"))),
     shared("sglang.missing_dep", "import", vllm_env.RULES, "env.missing_dep", (package("=package", 80),),
            r"Form data requires"),

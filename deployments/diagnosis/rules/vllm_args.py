@@ -1,6 +1,6 @@
 """vLLM: the command line, and where the model comes from."""
 
-from deployments.diagnosis.rule import Rule, drop, env, host, model, package, put, repair, runtime
+from deployments.diagnosis.rule import Rule, drop, env, host, model, newer, package, put, repair
 from deployments.diagnosis.rule import gettext_noop as _
 
 RULES = (
@@ -33,7 +33,7 @@ RULES = (
             "vllm serve: error: ambiguous option: --device could match --device-ids, --device",
         ),
         ("WARNING 01-01 10:00:00 [x.py:1] argument --model is deprecated",),
-        (drop("=flag", 85), runtime(_("Start with an engine version that knows this option."), 40)),
+        (drop("=flag", 85), newer(_("Start with an engine version that knows this option."), 40)),
     ),
     Rule(
         "args.invalid_json",
@@ -298,7 +298,7 @@ RULES = (
         ),
         ("INFO 01-01 10:00:00 [x.py:1] plugin vllm-gguf-plugin is active",),
         (
-            package("vllm-gguf-plugin", 80),
+            package("vllm-gguf-plugin", 80, about="gguf_plugin"),
             host(_("Serve this file with llama.cpp, outside Berth."), chance=70, name="llamacpp"),
         ),
         versions="0.23–",

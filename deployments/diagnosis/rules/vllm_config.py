@@ -1,6 +1,6 @@
 """vLLM: settings that contradict each other or the model; architectures and tokenizers."""
 
-from deployments.diagnosis.rule import Fix, Rule, drop, model, package, put, repair, runtime
+from deployments.diagnosis.rule import Remedy, Rule, drop, model, newer, package, put, repair, runtime
 from deployments.diagnosis.rule import gettext_noop as _
 
 NEWER = _("Start with a newer version of the engine.")
@@ -96,7 +96,7 @@ RULES = (
             "NotImplementedError: Prefix caching is not supported with sliding window. Disable it.",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] sliding window 4096",),
-        (put("disable_sliding_window", "true", 70, "context"), runtime(NEWER, 60)),
+        (put("disable_sliding_window", "true", 70, "context"), newer(NEWER, 60)),
     ),
     Rule(
         "config.runner_mismatch",
@@ -166,7 +166,7 @@ RULES = (
         ),
         ("INFO 01-01 10:00:00 [x.py:1] trust_remote_code=True",),
         (
-            Fix(
+            Remedy(
                 "permission",
                 "trust_remote_code",
                 "true",
@@ -174,7 +174,7 @@ RULES = (
                 chance=85,
                 cost="safety",
             ),
-            runtime(_("A newer version may know this model by itself."), 40),
+            newer(_("A newer version may know this model by itself."), 40),
         ),
     ),
     Rule(
@@ -193,7 +193,7 @@ RULES = (
             "KeyError: 'qwen3_next'",
         ),
         ("KeyError: 'layers.0.mlp.weight'",),
-        (runtime(NEWER, 80), package("--upgrade transformers", 60)),
+        (newer(NEWER, 80), package("--upgrade transformers", 60)),
     ),
     Rule(
         "arch.inspect_failed",
@@ -229,7 +229,7 @@ RULES = (
             "ValueError: TransformersForCausalLM has no vLLM implementation and the Transformers implementation is not compatible",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] Resolved architecture: FooBarForCausalLM",),
-        (runtime(NEWER, 65), runtime(_("Try another engine."), 40)),
+        (newer(NEWER, 65), runtime(_("Try another engine."), 40, about="other_engine")),
     ),
     Rule(
         "arch.none",

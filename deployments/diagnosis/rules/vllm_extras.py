@@ -1,6 +1,6 @@
 """vLLM: adapters (LoRA), models that guess ahead, pictures."""
 
-from deployments.diagnosis.rule import Rule, drop, model, put, runtime
+from deployments.diagnosis.rule import Rule, drop, model, newer, put
 from deployments.diagnosis.rule import gettext_noop as _
 
 RULES = (
@@ -136,6 +136,6 @@ RULES = (
             "ValueError: Speculative decoding is not supported with pipeline parallelism.",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] speculative decoding is on",),
-        (drop("speculative_config", 85, "speed"), runtime(_("Start with a newer version of the engine."), 40)),
+        (drop("speculative_config", 85, "speed"), newer(_("Start with a newer version of the engine."), 40)),
     ),
 )

@@ -1,9 +1,11 @@
 """vLLM: memory of the GPU and of the machine; the files of the weights."""
 
-from deployments.diagnosis.rule import Rule, drop, env, host, model, put, repair, runtime
+from deployments.diagnosis.rule import Rule, drop, env, host, model, newer, put, repair
 from deployments.diagnosis.rule import gettext_noop as _
 
 QUANTISED = _("Use a quantised file of this model.")
+WAKE = _("End the process that took the memory, then wake the model again.")
+FREE = _("Free memory of the machine, or allow the container more.")
 OOM = r"(?:CUDA|Cuda|HIP|XPU|NPU) out of memory"
 OOM_2 = r"OutOfMemoryError: (?!.*warming up)|CUDA error: out of memory|HIP error: out of memory|cublasCreate.*ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED"
 
@@ -29,7 +31,7 @@ RULES = (
         ("INFO 01-01 10:00:00 [x.py:1] Free memory on device 77.66 GiB",),
         (
             put("gpu_memory_utilization", "=free_util", 75, "context"),
-            host(_("End the process that holds the memory."), "nvidia-smi", 70),
+            host(_("End the process that holds the memory."), "nvidia-smi", 70, about="gpu_memory"),
         ),
         curable=True,
     ),
@@ -72,7 +74,7 @@ RULES = (
         ("INFO 01-01 10:00:00 [x.py:1] Auto-fit max_model_len: reduced from 40960 to 12288",),
         (
             put("gpu_memory_utilization", "=util_up", 60),
-            model(QUANTISED, 60),
+            model(QUANTISED, 60, about="smaller"),
             put("tensor_parallel_size", "=double_tp", 50),
         ),
     ),
@@ -90,7 +92,7 @@ RULES = (
         (
             put("gpu_memory_utilization", "=util_up", 65),
             put("max_num_batched_tokens", "=half_batched", 50, "speed"),
-            model(QUANTISED, 60),
+            model(QUANTISED, 60, about="smaller"),
             put("tensor_parallel_size", "=double_tp", 50),
         ),
     ),
@@ -154,7 +156,7 @@ RULES = (
         (
             put("gpu_memory_utilization", "=util_down", 50, "context"),
             put("enforce_eager", "true", 60, "speed"),
-            model(QUANTISED, 60),
+            model(QUANTISED, 60, about="smaller"),
         ),
     ),
     Rule(
@@ -168,7 +170,7 @@ RULES = (
             "CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] It took 0.2 seconds to wake up.",),
-        (host(_("End the process that took the memory, then wake the model again."), "nvidia-smi", 80),),
+        (host(WAKE, "nvidia-smi", 80, about="gpu_memory"),),
         curable=True,
     ),
     Rule(
@@ -183,7 +185,7 @@ RULES = (
         ),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.",),
         (
-            model(QUANTISED, 75),
+            model(QUANTISED, 75, about="smaller"),
             put("tensor_parallel_size", "=double_tp", 65),
             put("cpu_offload_gb", "=offload", 40, "speed"),
         ),
@@ -282,7 +284,7 @@ RULES = (
         ),
         ("INFO 01-01 10:00:00 [x.py:1] exit code: 0",),
         (
-            host(_("Free memory of the machine, or allow the container more."), "free -g; dmesg | grep -i oom", 75),
+            host(FREE, "free -g; dmesg | grep -i oom", 75, about="ram"),
             drop("cpu_offload_gb", 40),
             put("safetensors_load_strategy", "lazy", 40),
         ),
@@ -370,7 +372,7 @@ RULES = (
             "ValueError: Following weights were not initialized from checkpoint: {'lm_head.weight'}",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] weights were initialized",),
-        (repair(_("Download the missing files."), 65), runtime(_("Start with a newer version of the engine."), 40)),
+        (repair(_("Download the missing files."), 65), newer(_("Start with a newer version of the engine."), 40)),
     ),
     Rule(
         "load.unexpected_key",
@@ -388,7 +390,7 @@ RULES = (
         ("KeyError: 'qwen3_next'",),
         (
             put("ignore_patterns", "consolidated*", 40),
-            runtime(_("Start with a newer version of the engine."), 55),
+            newer(_("Start with a newer version of the engine."), 55),
             repair(_("Download the model's files again, all from one version."), 50),
         ),
     ),

@@ -41,7 +41,7 @@ RULES = (
         (
             put("tensor_parallel_size", "=half_tp", 70, "speed"),
             put("enable_expert_parallel", "true", 40),
-            model(_("Use another quantised file of this model."), 50),
+            model(_("Use another quantised file of this model."), 50, about="other_form"),
         ),
     ),
     Rule(

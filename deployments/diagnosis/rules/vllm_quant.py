@@ -1,6 +1,6 @@
 """vLLM: quantisation, number formats, attention, GGUF files."""
 
-from deployments.diagnosis.rule import Rule, drop, env, host, model, put, runtime
+from deployments.diagnosis.rule import Rule, drop, env, host, model, newer, put
 from deployments.diagnosis.rule import gettext_noop as _
 
 OTHER_FORMAT = _("Use another quantised file of this model.")
@@ -39,9 +39,9 @@ RULES = (
         ),
         ("ValueError: There is no module or parameter named 'layers.1' in LlamaModel",),
         (
-            runtime(NEWER, 60),
+            newer(NEWER, 60),
             host(_("Serve this file with llama.cpp, outside Berth."), chance=75, name="llamacpp"),
-            model(OTHER_FORMAT),
+            model(OTHER_FORMAT, about="other_form"),
         ),
     ),
     Rule(
@@ -97,7 +97,11 @@ RULES = (
             "ValueError: Invalid quantization method: exl2",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] quantization method: awq",),
-        (drop("quantization", 60), model(OTHER_FORMAT, 60), runtime(_("Use an engine version that knows it."), 50)),
+        (
+            drop("quantization", 60),
+            model(OTHER_FORMAT, 60, about="other_form"),
+            newer(_("Use an engine version that knows it."), 50),
+        ),
     ),
     Rule(
         "quant.no_config",
@@ -125,7 +129,13 @@ RULES = (
             "RuntimeError: Quantization scheme is not supported for the current GPU. Min capability: 80.",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] capability 75",),
-        (model(_("Use a quantisation that this GPU can run (GPTQ on 7.0, AWQ from 7.5, FP8 from 8.9)."), 65),),
+        (
+            model(
+                _("Use a quantisation that this GPU can run (GPTQ on 7.0, AWQ from 7.5, FP8 from 8.9)."),
+                65,
+                about="other_form",
+            ),
+        ),
     ),
     Rule(
         "quant.dtype",
@@ -160,7 +170,11 @@ RULES = (
             "NotImplementedError: No NvFp4 MoE backend supports the deployment configuration.",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] Using MarlinLinearKernel for GPTQMarlinLinearMethod",),
-        (put("tensor_parallel_size", "=half_tp", 60, "speed"), model(OTHER_FORMAT, 60), put("dtype", "half", 40)),
+        (
+            put("tensor_parallel_size", "=half_tp", 60, "speed"),
+            model(OTHER_FORMAT, 60, about="other_form"),
+            put("dtype", "half", 40),
+        ),
     ),
     Rule(
         "quant.unsupported_layers",
@@ -176,7 +190,7 @@ RULES = (
         (
             put("tensor_parallel_size", "1", 40, "speed"),
             model(_("Use the model's files without quantisation."), 65),
-            runtime(NEWER, 50),
+            newer(NEWER, 50),
         ),
     ),
     Rule(
@@ -225,7 +239,7 @@ RULES = (
         ("INFO 01-01 10:00:00 [x.py:1] Using fp8 data type to store kv cache.",),
         (
             put("kv_cache_dtype", "auto", 70, "memory"),
-            model(_("Use a quantisation that this GPU can run (AWQ or INT8)."), 70),
+            model(_("Use a quantisation that this GPU can run (AWQ or INT8)."), 70, about="other_form"),
         ),
     ),
     Rule(

@@ -1,6 +1,6 @@
 """vLLM: faults of the GPU, building programs, the server, and how runs end."""
 
-from deployments.diagnosis.rule import Rule, drop, env, host, model, put, runtime
+from deployments.diagnosis.rule import Rule, drop, env, host, model, newer, put, runtime
 from deployments.diagnosis.rule import gettext_noop as _
 
 NEWER = _("Start with a newer version of the engine.")
@@ -44,7 +44,7 @@ RULES = (
             "torch.AcceleratorError: CUDA error: device-side assert triggered",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] memory access is uniform",),
-        (put("enforce_eager", "true", 50, "speed"), put("attention_backend", OTHER_ATTENTION, 45), runtime(NEWER, 50)),
+        (put("enforce_eager", "true", 50, "speed"), put("attention_backend", OTHER_ATTENTION, 45), newer(NEWER, 50)),
         curable=True,
     ),
     Rule(
@@ -100,7 +100,7 @@ RULES = (
             "OutOfResources: out of resource: shared memory, Required: 81920, Hardware limit: 65536",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] shared memory per block: 101376",),
-        (drop("attention_backend", 50), drop("block_size", 40), runtime(NEWER, 55)),
+        (drop("attention_backend", 50), drop("block_size", 40), newer(NEWER, 55)),
     ),
     Rule(
         "gpu.ecc_xid",
@@ -147,7 +147,7 @@ RULES = (
             "torch._dynamo.exc.Unsupported: Attempted to call function marked as skipped",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] torch.compile takes 4.5 s in total",),
-        (put("enforce_eager", "true", 80, "speed"), runtime(NEWER, 45)),
+        (put("enforce_eager", "true", 80, "speed"), newer(NEWER, 45)),
     ),
     Rule(
         "http.port_in_use",
@@ -164,7 +164,7 @@ RULES = (
             "ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): address already in use",
         ),
         ("zmq.error.ZMQError: Address already in use (addr='tcp://127.0.0.1:5557')",),
-        (put("port", "=free_port", 90), host(_("End the program that holds the port."), "ss -ltnp", 60)),
+        (put("port", "=free_port", 90), host(_("End the program that holds the port."), "ss -ltnp", 60, about="port")),
         curable=True,
     ),
     Rule(
@@ -206,7 +206,7 @@ RULES = (
         (
             env("NCCL_P2P_DISABLE", "1", 40, "speed"),
             put("disable_custom_all_reduce", "true", 40, "speed"),
-            runtime(NEWER, 45),
+            newer(NEWER, 45),
         ),
         curable=True,
     ),
@@ -355,7 +355,7 @@ RULES = (
             "AttributeError: 'Qwen3Config' object has no attribute 'foo'",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] attribute list",),
-        (runtime(NEWER, 50), put("enforce_eager", "true", 25, "speed")),
+        (newer(NEWER, 50), put("enforce_eager", "true", 25, "speed")),
         role="weak",
     ),
     Rule(

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from deployments.diagnosis import phases, words
-from deployments.diagnosis.fixes import CALCULATIONS
+from deployments.diagnosis.offers import CALCULATIONS
 from deployments.diagnosis.reader import match
 from deployments.diagnosis.rule import Rule, literals_of
 from deployments.diagnosis.rules import ALL, BY_CODE
@@ -39,7 +39,7 @@ def test_its_words_are_whole(rule: Rule) -> None:
     assert not rule.phase or rule.phase in phases.ORDER
     assert rule.title[0].isupper() and not rule.title.endswith(".") and rule.why.endswith(".")
     assert rule.doc.startswith("https://")
-    for fix in rule.fixes:
+    for fix in rule.remedies:
         assert fix.kind in KINDS and 0 < fix.chance <= 100
         for value in (fix.to, fix.name):
             if value.startswith("="):
@@ -47,7 +47,7 @@ def test_its_words_are_whole(rule: Rule) -> None:
 
 
 def test_a_rule_without_fixes_is_an_echo_or_no_failure() -> None:
-    bare = {rule.code for rule in ALL if not rule.fixes}
+    bare = {rule.code for rule in ALL if not rule.remedies}
     assert bare <= {rule.code for rule in ALL if rule.role in ("echo", "end")} | {
         "config.invalid_config",
         "run.shm_wait",

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from deployments.diagnosis.result import Evidence, Offer
-from deployments.diagnosis.rule import Fix, Rule
+from deployments.diagnosis.rule import COSTS, Remedy, Rule
 from deployments.diagnosis.rule import gettext_noop as _
+from deployments.diagnosis.rules import BY_CODE
 from deployments.diagnosis.slips import meant
 
 # What each kind of fix says when its rule says nothing of its own.
@@ -289,29 +290,28 @@ CALCULATIONS: dict[str, Callable[[Known], Any]] = {
 def offers(rule: Rule, log: Mapping[str, str], facts: Mapping[str, Any], evidence: Evidence) -> tuple[Offer, ...]:
     """The fixes of a class with their numbers: what is ready and likely first; of two alike the cheaper first."""
     known = Known(log, facts, evidence)
-    made = [offer for fix in rule.fixes if (offer := _offer(fix, known)) is not None]
+    made = [offer for fix in rule.remedies if (offer := _offer(fix, known)) is not None]
     made += _back(rule, evidence)
     return tuple(sorted(made, key=lambda offer: (-_worth(offer), offer.name)))
 
 
 def _worth(offer: Offer) -> float:
-    cost = {"": 0, "time": 4, "context": 6, "speed": 6, "memory": 5, "quality": 10, "safety": 12}
-    return offer.chance - cost.get(offer.cost, 0) - (0 if offer.ready else 25)
+    return offer.chance - COSTS.get(offer.cost, 0) - (0 if offer.ready else 25)
 
 
 def _back(rule: Rule, evidence: Evidence) -> list[Offer]:
     """Back to the value with which it worked, where the class has to do with that option."""
-    named = {fix.name for fix in rule.fixes}
+    named = {fix.name for fix in rule.remedies}
     return [
-        Offer("set", name, now, then, WORDS["back"], {"name": name, "to": then}, chance=92)
+        Offer("set", name, now, then, WORDS["back"], {"name": name, "to": then}, chance=92, about="back")
         if then is not None
-        else Offer("drop", name, now, None, WORDS["without"], {"name": name}, chance=92)
+        else Offer("drop", name, now, None, WORDS["without"], {"name": name}, chance=92, about="back")
         for name, (then, now) in evidence.changed.items()
         if name in named
     ]
 
 
-def _offer(fix: Fix, known: Known) -> Offer | None:
+def _offer(fix: Remedy, known: Known) -> Offer | None:
     name, to = _value(fix.name, known), _value(fix.to, known)
     if fix.name.startswith("=") and name is None:
         return None
@@ -332,7 +332,7 @@ def _offer(fix: Fix, known: Known) -> Offer | None:
     text = fix.say or _words(fix.kind, before, to)
     command = f"python -m pip install {name}" if fix.kind == "package" else fix.command
     params = {"name": name, "from": before, "to": to}
-    return Offer(fix.kind, name, before, to, text, params, command, fix.chance, fix.cost, ready)
+    return Offer(fix.kind, name, before, to, text, params, command, fix.chance, fix.cost, ready, fix.about)
 
 
 def _words(kind: str, before: Any, to: Any) -> str:
@@ -348,3 +348,14 @@ def _value(text: str, known: Known) -> Any:
         return text or None
     calculation = CALCULATIONS.get(text[1:])
     return calculation(known) if calculation else None
+
+
+def about_of(code: str, kept: Mapping[str, Any]) -> str:
+    """What an offer is about that was kept without it: as the remedy of its class says that it was made of."""
+    if kept.get("text") in (WORDS["back"], WORDS["without"]):
+        return "back"
+    rule = BY_CODE.get(code)
+    made_of = (kept.get("kind"), kept.get("text"))
+    own = (remedy for remedy in (rule.remedies if rule is not None else ()) if remedy.say)
+    named = {(remedy.kind, remedy.say): remedy.about for remedy in own}
+    return named.get(made_of, "gguf_plugin" if "gguf-plugin" in str(kept.get("name")) else "")
