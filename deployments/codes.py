@@ -145,9 +145,17 @@ CODES: dict[str, Pair] = {
         _("%(used_gib)s of %(total_gib)s GiB are held by other programs; needs %(need_gib)s."),
         _("The Hosts page names them."),
     ),
+    "gpu.used_by_user": (
+        _("%(used_gib)s of %(total_gib)s GiB are held by %(process)s of user %(user)s; needs %(need_gib)s."),
+        _("It is no program of Berth's. Ask whoever started it, or choose another place."),
+    ),
     "gpu.used_by_one": (
-        _("%(used_gib)s of %(total_gib)s GiB are held by a %(process)s process of another user; needs %(need_gib)s."),
-        _("The Hosts page says whose it is."),
+        _("%(used_gib)s of %(total_gib)s GiB are held by %(process)s, a program outside Berth; needs %(need_gib)s."),
+        _("Ask whoever started it, or choose another place."),
+    ),
+    "gpu.used_by_several": (
+        _("%(used_gib)s of %(total_gib)s GiB are held by programs outside Berth: %(named)s; needs %(need_gib)s."),
+        _("Ask whoever started them, or choose another place."),
     ),
     "gpu.busy": (
         _("%(free_gib)s of %(total_gib)s GiB are free now; needs %(need_gib)s."),
@@ -189,8 +197,34 @@ CODES: dict[str, Pair] = {
         _("On a processor vLLM is for tests and for work that can wait."),
         _("For one person llama.cpp or Ollama answer faster there; Berth does not start them yet."),
     ),
+    # why it comes first, and what puts another place behind it
+    "first.only": (_("It is the only place that can take it now."), ""),
+    "first.picked": (_("It was chosen in these settings."), ""),
+    "first.quality": (
+        _("Of the places that surely take it, those that nothing else uses come first, then the emptiest."),
+        "",
+    ),
+    "first.fit": (
+        _("Of the places that surely take it, the smallest comes first, so that larger ones stay free for others."),
+        "",
+    ),
+    "first.speed": (_("Of the places that surely take it, the newest GPUs come first."), ""),
+    "behind.tight": (_("It just fits there."), ""),
+    "behind.unknown": (_("Whether it fits there is not known."), ""),
+    "behind.unlikely": (_("It will probably not fit there."), ""),
+    "behind.cpu": (_("It fits on the processor too, where answers come more slowly."), ""),
+    "behind.gpus": (_("It fits there too, on %(gpus)s GPUs."), ""),
+    "behind.slow_link": (_("It fits there too, on GPUs that NVLink does not join."), ""),
+    "behind.squeezed": (_("It fits there too, beside something else that has part of the memory."), ""),
+    "behind.shared": (_("It fits there too; more runs share those GPUs."), ""),
+    "behind.fuller": (_("It fits there too; less of that memory is free."), ""),
+    "behind.emptier": (_("It fits there too; more of that memory stays free for others."), ""),
+    "behind.larger": (_("It fits there too, on more memory than it needs."), ""),
+    "behind.older": (_("It fits there too, on older GPUs."), ""),
+    "behind.same": (_("It is as good a place."), ""),
     # how surely it fits, by the estimate
     "estimate.tight": (_("By the estimate it just fits; the first start will show."), ""),
+    "estimate.unknown": (_("How much memory it needs is not known; the first start will show."), ""),
     "estimate.unlikely": (
         _("By the estimate it does not quite fit, by less than the estimate may be off."),
         _("A conversation of %(longest)s tokens surely would."),

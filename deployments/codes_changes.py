@@ -32,7 +32,15 @@ CHANGES: dict[str, Pair] = {
         _("Answers come more slowly, and may differ a little."),
     ),
     "change.gpus": (_("On %(gpus)s GPUs it fits."), ""),
+    "change.gpus_slow": (
+        _("On %(gpus)s GPUs it fits, though NVLink does not join them."),
+        _("They wait for each other at every word. One larger GPU or a smaller form of the model would answer faster."),
+    ),
     "change.twin": (_("%(name)s, another form of this model, fits."), _("Answers may differ a little.")),
+    "change.twin_away": (
+        _("%(name)s, another form of this model, would fit; no host has it now."),
+        _("Answers may differ a little."),
+    ),
     "change.stop": (_("It fits on %(host)s when %(names)s stops."), ""),
     "change.end_process": (
         _("It fits on %(host)s when %(processes)s, which is not Berth's, lets go of GPU %(index)s."),

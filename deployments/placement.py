@@ -28,6 +28,11 @@ class GpuUser:
     user: str = ""
     used_mib: int | None = None
 
+    @property
+    def called(self) -> str:
+        """As people find it: "python3 (ada)"."""
+        return f"{self.name or self.pid} ({self.user})" if self.user else self.name or str(self.pid)
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -153,6 +158,9 @@ class Placement:
     `plan` is the estimate at this share, None where there can be none; `people` are requests of `context` tokens at
     the same time that there is memory for, `at_once` those of them that the engine answers at once, `longest` the
     tokens of the longest single one.
+
+    `why` says why it comes first, or what puts it behind the first; `others` are the next that could take it, of
+    `rivals` in all.
     """
 
     host_id: int
@@ -171,14 +179,18 @@ class Placement:
     at_once: Amount | None = None
     longest: Amount | None = None
     plan: Plan | None = None
+    why: Reason | None = None
+    others: tuple[Placement, ...] = ()
+    rivals: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready, to be kept with the run: `estimate` is what was foreseen."""
+        # Those are true now only.
         here = replace(
-            self, elsewhere=(), plan=None, people=None, at_once=None, longest=None
-        )  # those are true now only
+            self, elsewhere=(), others=(), why=None, plan=None, people=None, at_once=None, longest=None, rivals=0
+        )
         plain = asdict(here)
-        for name in ("elsewhere", "plan", "people", "at_once", "longest"):
+        for name in ("elsewhere", "others", "why", "plan", "people", "at_once", "longest", "rivals"):
             del plain[name]
         plain["estimate"] = self.plan.to_dict() if self.plan is not None else None
         return plain | {"notes": [note.as_dict() for note in self.notes], "reserve": [list(r) for r in self.reserve]}

@@ -101,6 +101,9 @@ class _Asks:
             if change.patch:
                 found.append(Fix("patch", change.reason.code, params, patch=change.patch,
                                  option=_option_of(change), chance=CHANGE_CHANCE - place))  # fmt: skip
+            elif change.reason.code == "change.twin_away":
+                found.append(Fix("model", change.reason.code, params, link="model", target=params["model"],
+                                 chance=CHANGE_CHANCE - 10 - place, cost="time"))  # fmt: skip
             else:
                 found.append(Fix("host", change.reason.code, params, chance=CHANGE_CHANCE - 10 - place, cost="time"))
         return found
@@ -152,7 +155,7 @@ def _among(fix: Fix, found: Iterable[Fix]) -> bool:
 _OPTIONS = {
     "change.share": "gpu_memory_utilization", "change.kv_gib": "kv_cache_gib", "change.context": "max_model_len",
     "change.kv_fp8": "kv_cache_dtype", "change.sequences": "max_num_seqs", "change.eager": "enforce_eager",
-    "change.gpus": "gpu_count", "change.twin": "artifact_id",
+    "change.gpus": "gpu_count", "change.gpus_slow": "gpu_count", "change.twin": "artifact_id",
 }  # fmt: skip
 
 

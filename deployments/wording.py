@@ -12,6 +12,8 @@ from deployments.expert_words import SAID
 from deployments.states import State
 from models_catalog import wording as catalog
 from models_catalog.conversions import wording as conversions
+from models_catalog.estimate.plan import Reason as Because
+from models_catalog.estimate.words import say as estimated
 from panel.audit.names import NAMES
 from panel.core.numbers import duration, gib, ngroup
 from panel.core.wording import Words, fill, said
@@ -40,6 +42,7 @@ STEP_NAMES: dict[str, Any] = {
     "answered": _("Answered a test question"),
 }
 
+PROGRAMS_TOLD = 3  # of one GPU
 COUNTS = ("context", "longest", "people")  # tokens and requests, said in groups of three digits
 
 # The same steps while they go on, or where a start ended.
@@ -122,7 +125,7 @@ def fixes(reason: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
 
 
 def _named(reason: Mapping[str, Any], params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With sizes as bare GiB beside; a stranger alone on a GPU is called by its process's name, where it has one."""
+    """With sizes as bare GiB beside; strangers on a GPU are called by their programs' names, where they have one."""
     numbers = {
         f"{name[:-4]}_gib": gib(value, "").removesuffix(".0")
         for name, value in params.items()
@@ -134,10 +137,30 @@ def _named(reason: Mapping[str, Any], params: Mapping[str, Any]) -> Mapping[str,
     if reason["code"] == "start.hung" and params.get("usual_s") is not None:
         usual = {"usual": duration(params["usual_s"])}
         return {"code": "start.hung_usual", "params": {**params, **numbers, **usual}}
-    users = params.get("users") or []
-    if reason["code"] != "gpu.used_by_others" or len(users) != 1 or not users[0].get("name"):
-        return {"code": reason["code"], "params": {**params, **numbers}}
-    return {"code": "gpu.used_by_one", "params": {**params, **numbers, "process": users[0]["name"]}}
+    if reason["code"] == "gpu.used_by_others":
+        return _strangers({**params, **numbers})
+    return {"code": reason["code"], "params": {**params, **numbers}}
+
+
+def _strangers(params: dict[str, Any]) -> Mapping[str, Any]:
+    """Whose programs hold a GPU's memory, the largest first, as far as they have names."""
+    users = [user for user in params.get("users") or [] if user.get("name")]
+    if not users:
+        return {"code": "gpu.used_by_others", "params": params}
+    if len(params["users"]) == 1:
+        code = "gpu.used_by_user" if users[0].get("user") else "gpu.used_by_one"
+        return {"code": code, "params": {**params, "process": users[0]["name"], "user": users[0].get("user")}}
+    told = [_program(user) for user in users[:PROGRAMS_TOLD]]
+    if (more := params.get("programs", len(params["users"])) - len(told)) > 0:
+        told.append(_("%(n)s more") % {"n": more})
+    return {"code": "gpu.used_by_several", "params": {**params, "named": told}}
+
+
+def _program(user: Mapping[str, Any]) -> str:
+    """ "python3 (ada) 9.8 GiB"; what is not told is left out."""
+    size = gib(user["used_mib"]) if user.get("used_mib") is not None else ""
+    whose = f"({user['user']})" if user.get("user") else ""
+    return " ".join(part for part in (str(user["name"]), whose, size) if part)
 
 
 def words(reason: Mapping[str, Any] | None) -> Words | None:
@@ -155,6 +178,9 @@ def words(reason: Mapping[str, Any] | None) -> Words | None:
         return replace(found, text=gettext(params["title"]), hint=why)
     if reason["code"] == "flag.unknown" and not params.get("near"):
         return replace(found, hint=str(_("Look at how it is written, or leave it out.")))
+    if because := params.get("because"):
+        told = estimated(Because(str(because.get("code") or ""), dict(because.get("params") or {})), gettext)
+        return replace(found, text=f"{found.text} {told}")
     if share := params.get("fits_utilisation"):
         smaller = _("With a share of %(share)s it would fit now.") % {"share": share}
         return replace(found, hint=f"{found.hint} {smaller}")

@@ -127,7 +127,9 @@ def of_plan(placed: Placement | None, reason: Mapping[str, Any], changes: Iterab
         fixes = tuple(Fix("patch", c.reason.code, c.reason.params, patch=dict(c.patch)) for c in changes if c.patch)
         return [Finding("error", str(reason.get("code") or "place.none"), dict(reason.get("params") or {}), "", fixes)]
     level, code = _HOW_SURE.get(placed.level, ("", ""))
-    return [Finding(level, code)] if code else []  # type: ignore[arg-type]  # of the table above
+    why = next((note.params["because"] for note in placed.notes if "because" in note.params), None)
+    params = {"because": why} if why is not None else {}
+    return [Finding(level, code, params)] if code else []  # type: ignore[arg-type]  # of the table above
 
 
 # --- the host ---------------------------------------------------------------------------------------------------------

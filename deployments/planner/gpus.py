@@ -245,7 +245,8 @@ def _held(search: Search, host: HostView, gpu: GpuView, need: int, **more: Any) 
         search.refuse(host, "gpu.reserved", gpu.uuid, reserved_mib=gpu.reserved_mib, runs=names, **facts)
     elif gpu.others:
         users = [asdict(user) for user in sorted(gpu.others, key=lambda u: -(u.used_mib or 0))[:USERS_TOLD]]
-        search.refuse(host, "gpu.used_by_others", gpu.uuid, used_mib=gpu.others_mib, users=users, **facts)
+        facts |= {"used_mib": gpu.others_mib, "users": users, "programs": len(gpu.others)}
+        search.refuse(host, "gpu.used_by_others", gpu.uuid, **facts)
     else:
         search.refuse(host, "gpu.busy", gpu.uuid, used_mib=gpu.used_mib, **facts)
 

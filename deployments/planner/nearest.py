@@ -28,17 +28,20 @@ SIZE = frozenset(
     {"gpu.too_small", "gpu.too_small_each", "gpu.share_too_small", "host.ram_too_small", "host.kv_too_small"}
 )
 SHAPE = frozenset({"gpu.too_few", "parallel.heads", "parallel.vocabulary", "parallel.kv_heads", "parallel.groups"})
-QUALITY_LAST = ("change.kv_fp8", "change.twin")
+QUALITY_LAST = ("change.kv_fp8", "change.twin", "change.twin_away")
+SLOW, TWIN = "change.gpus_slow", "change.twin"
 
 
 @dataclass(frozen=True)
 class Twin:
-    """Another form of the same model, e.g. a quantised one; `copies` by host."""
+    """Another form of the same model, e.g. a quantised one; `copies` by host, none where no host has it yet."""
 
     artifact_id: int
     name: str
     model_facts: Mapping[str, Any]
     copies: Mapping[int, CopyView] = field(default_factory=dict)
+    size_bytes: int = 0
+    model_id: int = 0
 
 
 @dataclass
@@ -98,10 +101,24 @@ def nearest(
         changes.sort(key=lambda change: change.reason.code in QUALITY_LAST)
     if need.priority == "speed":
         changes.sort(key=lambda change: change.reason.code == "change.eager")
-    return tuple(changes)
+    return tuple(_slow_behind_twins(changes))
+
+
+def _slow_behind_twins(changes: list[Change]) -> list[Change]:
+    """GPUs that no fast link joins wait for each other at every word: a smaller form of the model comes before them."""
+    twins = [place for place, change in enumerate(changes) if change.reason.code == TWIN]
+    slow = [change for change in changes if change.reason.code == SLOW]
+    if not twins or not slow:
+        return changes
+    before, after = changes[: twins[-1] + 1], changes[twins[-1] + 1 :]
+    return [change for change in before if change not in slow] + slow + [c for c in after if c not in slow]
 
 
 def _likeliest(hosts: Sequence[HostView]) -> list[HostView]:
+    return _largest([host for host in hosts if any(copy.present for copy in host.copies)])
+
+
+def _largest(hosts: Sequence[HostView]) -> list[HostView]:
     """The hosts with most memory, on a GPU and then free: the search is short in a large fleet too."""
 
     def size(host: HostView) -> tuple[int, int, int]:
@@ -109,7 +126,7 @@ def _likeliest(hosts: Sequence[HostView]) -> list[HostView]:
         largest = max((gpu.total_mib for gpu in cards), default=0)
         return largest, max((gpu.free_mib for gpu in cards), default=0), host.ram_total_mib
 
-    there = [host for host in hosts if any(copy.present for copy in host.copies) and not host.lost]
+    there = [host for host in hosts if not host.lost]
     return sorted(there, key=size, reverse=True)[:MOST_HOSTS]
 
 
@@ -190,8 +207,15 @@ def _gpus(question: _Try) -> Change | None:
             patch = question.options(tensor_parallel_size=count)
             patch = {**patch, "gpu_count": count} if patch is not None else None
         if count != now and (change := question.change("change.gpus", patch, gpus=count)) is not None:
-            return change
+            return _linked(change)
     return None
+
+
+def _linked(change: Change) -> Change:
+    """Said otherwise where these GPUs have no fast link."""
+    notes = change.placement.notes if change.placement is not None else ()
+    slow = any(note.code == "gpu.slow_link" for note in notes)
+    return replace(change, reason=replace(change.reason, code=SLOW)) if slow else change
 
 
 def _together(question: _Try) -> Change | None:
@@ -207,15 +231,24 @@ def _together(question: _Try) -> Change | None:
 
 
 def _twins(question: _Try, twins: Sequence[Twin], all_hosts: Sequence[HostView]) -> list[Change]:
-    """Other forms of the model that lie on a host and fit."""
-    found = []
-    for twin in twins[:MOST_TWINS]:
-        hosts = [replace(host, copies=(twin.copies[host.id],)) for host in all_hosts if host.id in twin.copies]
-        asks = Estimator.of(twin.model_facts, question.spec.task)
-        other = replace(question, hosts=hosts, model_facts=twin.model_facts, estimator=asks)
-        change = other.change("change.twin", {"artifact_id": twin.artifact_id}, name=twin.name)
-        found += [change] if change is not None else []
-    return found
+    """Other forms of the model that fit; those that lie on a host, else those that could be fetched."""
+    here = [twin for twin in twins if twin.copies][:MOST_TWINS]
+    found = [change for twin in here if (change := _twin(question, twin, all_hosts)) is not None]
+    away = [] if found else [twin for twin in twins if not twin.copies][:MOST_TWINS]
+    return found or [change for twin in away if (change := _twin(question, twin, all_hosts)) is not None]
+
+
+def _twin(question: _Try, twin: Twin, all_hosts: Sequence[HostView]) -> Change | None:
+    hosts = [replace(host, copies=(twin.copies[host.id],)) for host in all_hosts if host.id in twin.copies]
+    if not twin.copies:  # as if each host had it
+        hosts = [replace(host, copies=(CopyView(0, "", twin.size_bytes),)) for host in _largest(all_hosts)]
+    asks = Estimator.of(twin.model_facts, question.spec.task)
+    other = replace(question, hosts=hosts, model_facts=twin.model_facts, estimator=asks)
+    change = other.change(TWIN, {"artifact_id": twin.artifact_id}, name=twin.name)
+    if change is None or twin.copies:
+        return change
+    params = {"name": twin.name, "artifact": twin.artifact_id, "model": twin.model_id}
+    return Change(Reason("change.twin_away", params), host_id=change.host_id)
 
 
 # --- elsewhere -------------------------------------------------------------------------------------------------------
@@ -257,7 +290,7 @@ def _stoppable(host: HostView) -> Iterator[tuple[Change, HostView]]:
 
 
 def _ended(host: HostView, gpu: GpuView) -> Reason:
-    named = sorted({user.name or str(user.pid) for user in gpu.others})
+    named = sorted({user.called for user in gpu.others})
     return Reason("change.end_process", {"processes": named[:5], "index": gpu.index, "host": host.name})
 
 

@@ -21,6 +21,9 @@ from deployments.planner.fit import Estimator
 from deployments.planner.search import PASSING, Search, Spot, opened
 from deployments.spec import DeploymentSpec
 from models_catalog.estimate.alone import claim_mib
+from models_catalog.estimate.need import because
+
+NEXT_TOLD = 3  # places after the best that are told with it
 
 
 @dataclass(frozen=True)
@@ -46,13 +49,24 @@ def plan(
     """The best placement, or why there is none. The same answer for the same input, whoever asks."""
     found = rank(spec, hosts, model_facts, need, estimator=estimator)
     if found.spots:
-        return replace(placement_of(found.spots[0]), elsewhere=found.reasons)
+        return _first(spec, found)
     if spec.host_id is not None and not any(host.id == spec.host_id for host in hosts):
         gone = Candidate(spec.host_id, "", Reason("host.gone"))
         return NoPlacement((gone,), False)
     if not hosts:
         return NoPlacement((Candidate(0, "", Reason("host.none")),), False)
     return NoPlacement(found.reasons, any(candidate.reason.code in PASSING for candidate in found.reasons))
+
+
+def _first(spec: DeploymentSpec, found: Ranked) -> Placement:
+    """The best, with what comes after it and why."""
+    best, *others = found.spots
+    next_ = [replace(placement_of(spot), why=spot.behind(best, found.asked)) for spot in others[:NEXT_TOLD]]
+    picked = spec.gpu_uuids or (spec.host_id is not None and not others)
+    code = "first.picked" if picked else f"first.{found.asked.need.priority}" if others else "first.only"
+    return replace(
+        placement_of(best), elsewhere=found.reasons, others=tuple(next_), rivals=len(others), why=Reason(code)
+    )
 
 
 def ranked(
@@ -112,11 +126,16 @@ def placement_of(spot: Spot) -> Placement:
 
 
 def _doubts(spot: Spot) -> list[Reason]:
-    """What a person should know before the start."""
+    """What a person should know before the start, and what the estimate says why."""
+    if spot.level == "fits":
+        return []
+    params: dict[str, Any] = {}
+    if (why := because(spot.fit)) is not None:
+        params["because"] = why.to_dict()
     if spot.level == "unlikely":
         longest = spot.fit.longest.value if spot.fit.longest is not None else None
-        return [Reason("estimate.unlikely", {"longest": int(longest or 0) // 1024 * 1024})]
-    return [Reason("estimate.tight")] if spot.level == "tight" else []
+        params["longest"] = int(longest or 0) // 1024 * 1024
+    return [Reason(f"estimate.{spot.level}", params)]
 
 
 def utilisation_of(spec: DeploymentSpec) -> float:

@@ -59,20 +59,35 @@ class Spot:
             return (self.host.ram_available_mib - self.host.ram_reserved_mib) / max(1, self.host.ram_total_mib)
         return min(gpu.free_mib / gpu.total_mib for gpu in self.gpus)
 
-    def rank(self, asked: Asked) -> tuple[Any, ...]:
-        """Smaller is better. First what surely works, then a GPU, then by what matters to the person."""
-        first = (ORDER[self.level], not self.gpus)
-        last = (-self.free, self.host.id, tuple(gpu.index for gpu in self.gpus))
+    def marks(self, asked: Asked) -> tuple[tuple[str, Any], ...]:
+        """What places are compared by, the first that differs decides, and smaller is better: what surely works, then
+        a GPU, then what matters to the person. The names are those of the reasons `behind.…`.
+        """
+        first = (("unsure", ORDER[self.level]), ("cpu", not self.gpus))
+        last = (("same", self.host.id), ("same", tuple(gpu.index for gpu in self.gpus)))
         slow = len(self.gpus) > 1 and not self.linked
         if asked.need.priority == "fit":
             size = sum(gpu.total_mib for gpu in self.gpus) or self.host.ram_total_mib
-            return (*first, len(self.gpus), size, self.free, *last[1:])
+            return (*first, ("gpus", len(self.gpus)), ("larger", size), ("emptier", self.free), *last)
         if asked.need.priority == "speed":
             age = tuple(-number for number in min((gpu.capability or (0, 0)) for gpu in self.gpus)) if self.gpus else ()
             parts = len(self.gpus) if slow else -len(self.gpus)
             shared = sum(len(gpu.claims) + len(gpu.others) for gpu in self.gpus)
-            return (*first, slow, *age, parts, self.squeezed, shared, *last)
-        return (*first, self.squeezed, len(self.gpus), slow, *last)
+            found = (("slow_link", slow), ("older", age), ("gpus", parts), ("squeezed", self.squeezed))
+            return (*first, *found, ("shared", shared), ("fuller", -self.free), *last)
+        found = (("squeezed", self.squeezed), ("gpus", len(self.gpus)), ("slow_link", slow))
+        return (*first, *found, ("fuller", -self.free), *last)
+
+    def rank(self, asked: Asked) -> tuple[Any, ...]:
+        return tuple(value for _name, value in self.marks(asked))
+
+    def behind(self, first: Spot, asked: Asked) -> Reason:
+        """What puts it behind another place."""
+        pairs = zip(self.marks(asked), first.marks(asked), strict=True)
+        name = next((own[0] for own, other in pairs if own != other), "same")
+        if name == "unsure":
+            name = self.level
+        return Reason(f"behind.{name}", {"gpus": len(self.gpus)})
 
 
 @dataclass

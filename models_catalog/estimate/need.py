@@ -14,7 +14,7 @@ from typing import Literal
 
 from models_catalog.estimate import Amount, Gpu, Lesson, Options, Plan, try_estimate, versions
 from models_catalog.estimate.case import default_batch
-from models_catalog.estimate.plan import Verdict
+from models_catalog.estimate.plan import Reason, Verdict
 from models_catalog.estimate.units import GIB
 from models_catalog.facts import ModelFacts
 
@@ -90,6 +90,24 @@ def seated(people: Amount | None, seats: int | None) -> Amount | None:
 
 
 UNKNOWN = Fit("unknown")
+# The reasons of a plan that decide how surely it fits; what else it says is worth knowing, and no reason for that.
+SHORT = (
+    "kv.none", "kv.little", "context.too_long", "context.close", "free.too_small", "graphs.no_room", "graphs.lora",
+    "static.no_room", "ram.too_small", "ram.little", "offload.too_large", "offload.little", "weights.too_large",
+)  # fmt: skip
+NOT_KNOWN = ("model.unknown", "model.unchecked", "scheme.unknown", "version.unknown", "gpu.unknown")
+
+
+def because(fit: Fit) -> Reason | None:
+    """Why it is not sure that it fits, as the estimate says it; None where it fits surely, or nothing is said.
+
+    Where no part of the memory is short, it is the number of requests that fit.
+    """
+    if fit.plan is None or fit.level == "fits":
+        return None
+    wanted = (*NOT_KNOWN, *SHORT) if fit.level == "unknown" else (*SHORT, "requests.fit")
+    found = {reason.code: reason for reason in reversed(fit.plan.reasons)}
+    return next((found[code] for code in wanted if code in found), None)
 
 
 @dataclass

@@ -103,7 +103,7 @@ def request(judge: Judge, case: Case, concurrency: Amount, longest: Amount) -> N
     if most is not None and most < case.context:
         judge.fail("context.too_long", context=case.context, longest=best)
     elif longest.low is not None and longest.low < case.context:
-        judge.warn("context.close", context=case.context, longest=best)
+        judge.warn("context.close", context=case.context, longest=max(best, min(case.context, int(longest.value))))
     elif concurrency.value is not None:
         judge.note("requests.fit", requests=round(concurrency.value, 2), context=case.context)
 

@@ -116,7 +116,7 @@ def test_several_gpus_are_of_one_kind() -> None:
     mixed = (gpu("a", 0), gpu("b", 1, name="L4", total_mib=24_000), gpu("c", 2, used_mib=4_000))
     assert place(host(gpus=mixed), gpu_count=2).gpu_uuids == ("GPU-a", "GPU-c")
     done = place(host(gpus=mixed[:2]), gpu_count=2)
-    assert [note.code for note in done.notes] == ["gpu.mixed_kinds", "gpu.slow_link"]
+    assert [note.code for note in done.notes] == ["gpu.mixed_kinds", "gpu.slow_link", "estimate.unknown"]
     assert reasons(host(), gpu_count=3) == (["gpu.too_few"], False)
     assert len(place(host(), options={"tensor_parallel_size": 2}).gpu_uuids) == 2
     assert len(place(host(), extra_args=["--seed 1 -tp 2"]).gpu_uuids) == 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deployments.placement import Change, Claim, CopyView, HostView, NoPlacement, Placement
+from deployments.placement import Change, Claim, CopyView, GpuView, HostView, NoPlacement, Placement
 from deployments.planner import Need, Twin, longest_context, most_people, nearest, plan
 from tests.deployments.pure.plans import CPU, PYTHON, card, codes, lab, model, none, place, spec
 
@@ -47,8 +47,37 @@ def test_a_chosen_share_that_is_too_small_is_raised() -> None:
 
 
 def test_two_cards_where_one_is_too_small() -> None:
-    found = changes(lab(card(), card(index=1)), of=model("Qwen--Qwen3-14B"))["change.gpus"]
+    found = changes(lab(*pair(joined=True)), of=model("Qwen--Qwen3-14B"))["change.gpus"]
     assert found.patch == {"gpu_count": 2} and found.placement is not None and len(found.placement.gpu_uuids) == 2
+
+
+def pair(*, joined: bool) -> list[GpuView]:
+    """Two cards that NVLink joins, or that talk over PCIe."""
+    uuids = ["GPU-4090-0", "GPU-4090-1"]
+    links = [frozenset({uuids[1 - n]}) if joined else frozenset[str]() for n in (0, 1)]
+    return [card(index=n, nvlink=links[n]) for n in (0, 1)]
+
+
+@pytest.mark.parametrize("priority", ["fit", "quality", "speed"])
+@pytest.mark.parametrize(
+    ("joined", "twin", "order"),
+    [
+        (True, True, ["change.gpus", "change.twin"]),
+        (False, True, ["change.twin", "change.gpus_slow"]),
+        (False, False, ["change.gpus_slow"]),
+    ],
+)
+def test_more_cards_come_before_a_smaller_form_only_where_a_fast_link_joins_them(
+    joined: bool, twin: bool, order: list[str], priority: Any
+) -> None:
+    awq = Twin(9, "Qwen3-14B-AWQ", model("Qwen--Qwen3-14B", **AWQ), {1: CopyView(70, "/models/awq", 9 << 30)})
+    found = changes(
+        lab(*pair(joined=joined)),
+        of=model("Qwen--Qwen3-14B"),
+        need=Need(priority=priority),
+        twins=[awq] if twin else [],
+    )
+    assert [code for code in found if code in ("change.gpus", "change.gpus_slow", "change.twin")] == order
 
 
 @pytest.mark.parametrize(("asked", "better"), [(3, 2), (5, 4)])
@@ -74,6 +103,17 @@ def test_a_quantised_twin_that_lies_on_a_host() -> None:
     assert "change.twin" not in changes(lab(card()), of=model("Qwen--Qwen3-14B"), twins=[elsewhere])
 
 
+def test_a_form_that_no_host_has_is_named_only_where_it_would_fit_and_none_that_is_there_does() -> None:
+    awq = model("Qwen--Qwen3-14B", **AWQ)
+    away = Twin(9, "Qwen3-14B-AWQ", awq, size_bytes=9 << 30, model_id=4)
+    here = Twin(8, "Qwen3-14B-W4", awq, {1: CopyView(70, "/models/awq", 9 << 30)})
+    found = changes(lab(card()), of=model("Qwen--Qwen3-14B"), twins=[away])["change.twin_away"]
+    assert found.reason.params == {"name": "Qwen3-14B-AWQ", "artifact": 9, "model": 4}
+    assert not found.patch and found.placement is None
+    assert "change.twin_away" not in changes(lab(card()), of=model("Qwen--Qwen3-14B"), twins=[here, away])
+    assert "change.twin_away" not in changes(lab(card(total_mib=6_000)), of=model("Qwen--Qwen3-14B"), twins=[away])
+
+
 def test_it_fits_when_a_run_of_ours_stops() -> None:
     runs = [Claim("r1", "small-one", 4_000), Claim("r2", "large-one", 16_000)]
     held = card(reserved_mib=20_000, used_mib=19_000, claims=tuple(runs))
@@ -86,7 +126,7 @@ def test_it_fits_when_a_run_of_ours_stops() -> None:
 
 def test_it_fits_when_a_stranger_lets_go() -> None:
     found = changes(lab(card(used_mib=10_035, others=(PYTHON,))))
-    assert found["change.end_process"].reason.params == {"processes": ["python3"], "index": 0, "host": "lab-1"}
+    assert found["change.end_process"].reason.params == {"processes": ["python3 (ada)"], "index": 0, "host": "lab-1"}
 
 
 def test_memory_of_the_machine_is_held_by_runs_too() -> None:
@@ -111,8 +151,8 @@ def test_quality_keeps_the_model_and_its_answers_first() -> None:
     ask: dict[str, Any] = {"options": {"max_model_len": 40_960, "gpu_memory_utilization": 0.85}}
     host = lab(card(), card(index=1))
     first = [list(changes(host, need=Need(priority=way), **ask)) for way in ("fit", "quality")]
-    assert first[0].index("change.kv_fp8") < first[0].index("change.gpus")
-    assert first[1].index("change.kv_fp8") > first[1].index("change.gpus")
+    assert first[0].index("change.kv_fp8") < first[0].index("change.gpus_slow")
+    assert first[1].index("change.kv_fp8") > first[1].index("change.gpus_slow")
 
 
 # --- the inverse questions --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deployments.engines.base import RuntimeFacts
+from deployments.engines.base import Reason, RuntimeFacts
 from deployments.placement import Claim, GpuUser, RuntimeView
 from deployments.planner import Need, ranked
 from deployments.planner.rules import fast_link
@@ -75,6 +75,21 @@ def test_between_the_number_and_its_doubt_a_start_is_allowed_and_doubted() -> No
     done = place(lab(card()), options={"max_model_len": 34_816, "gpu_memory_utilization": 0.9})
     assert done.level == "unlikely"
     assert done.notes[-1].code == "estimate.unlikely" and done.notes[-1].params["longest"] == 31_744
+    assert done.notes[-1].params["because"]["code"] == "context.too_long"
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "code", "because"),
+    [
+        ({}, {"options": {"max_model_len": 30_720, "gpu_memory_utilization": 0.9}}, "tight", "context.close"),
+        ({}, {"options": {"gpu_memory_utilization": 0.9}, "people": 5, "context": 6_144}, "tight", "requests.fit"),
+        ({"model_type": "novel", "architectures": ["NovelForCausalLM"]}, {}, "unknown", "model.unchecked"),
+    ],
+)
+def test_what_is_not_sure_says_why(changes: dict[str, Any], asked: dict[str, Any], code: str, because: str) -> None:
+    need = Need(people=asked.get("people"), context=asked.get("context"))
+    note = place(lab(card()), of=model(**changes), need=need, options=asked.get("options", {})).notes[-1]
+    assert (note.code, note.params["because"]["code"]) == (f"estimate.{code}", because)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +110,44 @@ def test_the_priority_decides_among_places_that_fit() -> None:
     assert place(*hosts, need=Need(priority="fit")).host_id == 3
     order = [found.host_id for found in ranked(spec(), hosts, model(), Need(priority="speed"))]
     assert order == [2, 1, 3], "the newer, then the emptier"
+
+
+@pytest.mark.parametrize(
+    ("priority", "better", "worse", "why"),
+    [
+        ("quality", {"used_mib": 300}, {"used_mib": 1_000}, "fuller"),
+        ("quality", {}, {"used_mib": 5_000, "others": (GpuUser(1, "x", "", 4_700),)}, "squeezed"),
+        ("fit", {"used_mib": 3_000}, {"used_mib": 300}, "emptier"),
+        ("fit", {}, {"name": "NVIDIA L40S", "total_mib": 46_068}, "larger"),
+        ("speed", {}, {"capability": (8, 6)}, "older"),
+        ("speed", {}, {}, "same"),
+    ],
+)
+def test_what_comes_after_the_best_is_told_with_what_puts_it_behind(
+    priority: Any, better: dict[str, Any], worse: dict[str, Any], why: str
+) -> None:
+    hosts = [lab(card(uuid="a", **better)), lab(card(uuid="b", **worse), number=2)]
+    small = model("Qwen--Qwen2.5-1.5B-Instruct")
+    for order in (hosts, hosts[::-1]):
+        best = place(*order, of=small, need=Need(context=4096, priority=priority))
+        (other,) = best.others
+        assert (best.host_id, other.host_id) == (1, 2) and best.why == Reason(f"first.{priority}")
+        assert other.why == Reason(f"behind.{why}", {"gpus": 1})
+        assert other.plan is not None and other.people is not None and best.rivals == 1
+
+
+def test_the_next_three_are_told_and_how_many_there_are() -> None:
+    best = place(*(lab(card(uuid=f"GPU-{n}"), number=n + 1) for n in range(6)))
+    assert [other.host_id for other in best.others] == [2, 3, 4] and best.rivals == 5
+    alone = place(lab(card()))
+    assert (alone.others, alone.rivals, alone.why) == ((), 0, Reason("first.only"))
+    assert place(lab(card()), lab(card(), number=2), host_id=1).why == Reason("first.picked")
+    assert not {"others", "why", "rivals", "elsewhere"} & set(best.as_dict())
+
+
+def test_a_place_on_the_processor_comes_after_a_gpu() -> None:
+    both = place(lab(card()), lab(number=2, runtimes=(CPU,)), of=model("Qwen--Qwen2.5-1.5B-Instruct"))
+    assert [other.why.code for other in both.others if other.why] == ["behind.cpu"]
 
 
 def test_a_place_that_surely_fits_comes_before_one_that_may() -> None:
