@@ -7,6 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 from deployments.codes_changes import CHANGES
 from deployments.codes_check import CHECKS
+from deployments.codes_places import PLACES
 from deployments.codes_secrets import SECRETS
 from deployments.serving.codes import FIXES, FOUND
 from panel.core.wording import Pair
@@ -17,6 +18,7 @@ CODES: dict[str, Pair] = {
     **FIXES,
     **CHECKS,
     **SECRETS,
+    **PLACES,
     # the loop
     "queued.waiting": (_("Waiting for its turn."), ""),
     "reserve.no_room": (
@@ -146,11 +148,11 @@ CODES: dict[str, Pair] = {
         _("The Hosts page names them."),
     ),
     "gpu.used_by_user": (
-        _("%(used_gib)s of %(total_gib)s GiB are held by %(process)s of user %(user)s; needs %(need_gib)s."),
-        _("It is no program of Berth's. Ask whoever started it, or choose another place."),
+        _("%(used_gib)s of %(total_gib)s GiB are held by a %(process)s process of user %(user)s; needs %(need_gib)s."),
+        _("Berth did not start it. Ask whoever started it, or choose another place."),
     ),
     "gpu.used_by_one": (
-        _("%(used_gib)s of %(total_gib)s GiB are held by %(process)s, a program outside Berth; needs %(need_gib)s."),
+        _("%(used_gib)s of %(total_gib)s GiB are held by a %(process)s process outside Berth; needs %(need_gib)s."),
         _("Ask whoever started it, or choose another place."),
     ),
     "gpu.used_by_several": (
@@ -196,38 +198,6 @@ CODES: dict[str, Pair] = {
     "cpu.for_tests": (
         _("On a processor vLLM is for tests and for work that can wait."),
         _("For one person llama.cpp or Ollama answer faster there; Berth does not start them yet."),
-    ),
-    # why it comes first, and what puts another place behind it
-    "first.only": (_("It is the only place that can take it now."), ""),
-    "first.picked": (_("It was chosen in these settings."), ""),
-    "first.quality": (
-        _("Of the places that surely take it, those that nothing else uses come first, then the emptiest."),
-        "",
-    ),
-    "first.fit": (
-        _("Of the places that surely take it, the smallest comes first, so that larger ones stay free for others."),
-        "",
-    ),
-    "first.speed": (_("Of the places that surely take it, the newest GPUs come first."), ""),
-    "behind.tight": (_("It just fits there."), ""),
-    "behind.unknown": (_("Whether it fits there is not known."), ""),
-    "behind.unlikely": (_("It will probably not fit there."), ""),
-    "behind.cpu": (_("It fits on the processor too, where answers come more slowly."), ""),
-    "behind.gpus": (_("It fits there too, on %(gpus)s GPUs."), ""),
-    "behind.slow_link": (_("It fits there too, on GPUs that NVLink does not join."), ""),
-    "behind.squeezed": (_("It fits there too, beside something else that has part of the memory."), ""),
-    "behind.shared": (_("It fits there too; more runs share those GPUs."), ""),
-    "behind.fuller": (_("It fits there too; less of that memory is free."), ""),
-    "behind.emptier": (_("It fits there too; more of that memory stays free for others."), ""),
-    "behind.larger": (_("It fits there too, on more memory than it needs."), ""),
-    "behind.older": (_("It fits there too, on older GPUs."), ""),
-    "behind.same": (_("It is as good a place."), ""),
-    # how surely it fits, by the estimate
-    "estimate.tight": (_("By the estimate it just fits; the first start will show."), ""),
-    "estimate.unknown": (_("How much memory it needs is not known; the first start will show."), ""),
-    "estimate.unlikely": (
-        _("By the estimate it does not quite fit, by less than the estimate may be off."),
-        _("A conversation of %(longest)s tokens surely would."),
     ),
     "parallel.vocabulary": (
         _("A vocabulary of %(vocab)s words cannot be divided among %(parts)s GPUs."),

@@ -41,6 +41,15 @@ NO_KEY = "shown-as-name-only"  # a preview never holds a real key; command_previ
 
 
 @dataclass(frozen=True)
+class Place:
+    """A place that could take it; what it would be there, and why it comes first or after, is in `placement`."""
+
+    placement: Placement
+    host: Host
+    gpus: tuple[Gpu, ...] = ()
+
+
+@dataclass(frozen=True)
 class Check:
     """The answer. Without a placement or launch, `reason` says why, with every candidate in its params."""
 
@@ -53,6 +62,7 @@ class Check:
     copy: Copy | None = None
     gpus: tuple[Gpu, ...] = ()
     changes: tuple[Change, ...] = ()  # what would make it fit, where nothing does
+    places: tuple[Place, ...] = ()  # the one that is taken, and the next that could take it
     outlook: Outlook | None = None  # for a page with sliders; None where nobody asked
     describes: bool = False  # the host has to describe the model's file for the engine before the start
     refusals: tuple[Reason, ...] = ()  # what the adapter has against this command, where there is a place for it
@@ -87,14 +97,16 @@ class Fleet:
     seen: list[HostView]
     estimator: Estimator
     own: UUID | None = None
+    actor: Any = None
     _twins: list[Twin] | None = None
 
     @classmethod
-    def of(cls, spec: DeploymentSpec, own: UUID | None = None) -> "Fleet | None":
+    def of(cls, spec: DeploymentSpec, own: UUID | None = None, actor: Any = None) -> "Fleet | None":
         """None when the model is not in the catalog any more.
 
         `own` is the run that would be stopped for this start: the hosts are seen as they are when it has given back
-        what it holds.
+        what it holds. `actor` is who looks: other forms of the model are those that this person may deploy; without
+        one those that everybody may.
         """
         artifact = Artifact.objects.select_related("model").filter(pk=spec.artifact_id).first()
         if artifact is None:
@@ -104,7 +116,7 @@ class Fleet:
         seen = views(hosts, artifact)
         if own is not None:
             seen = [host.without(frozenset({str(own)})) for host in seen]
-        return cls(artifact, spec.task, hosts, seen, estimator, own)
+        return cls(artifact, spec.task, hosts, seen, estimator, own, actor)
 
     def serves(self, spec: DeploymentSpec) -> bool:
         """Whether it was read for this model and use."""
@@ -113,14 +125,17 @@ class Fleet:
     @property
     def twins(self) -> list[Twin]:
         if self._twins is None:
-            self._twins = twins_of(self.artifact)
+            self._twins = twins_of(self.artifact, self.actor)
         return self._twins
 
 
-def check(spec: DeploymentSpec, *, name: str, ahead: bool = False, fleet: Fleet | None = None) -> Check:
+def check(
+    spec: DeploymentSpec, *, name: str, ahead: bool = False, fleet: Fleet | None = None, actor: Any = None
+) -> Check:
     """Plan and build the command for a spec that may not be saved yet; `ahead`: with what lies around the plan."""
     if fleet is None or not fleet.serves(spec):
-        fleet = Fleet.of(spec, fleet.own if fleet is not None else None)
+        own, who = (fleet.own, fleet.actor) if fleet is not None else (None, actor)
+        fleet = Fleet.of(spec, own, who)
     if fleet is None:
         return Check(reason={"code": "artifact.gone", "params": {}})
     artifact, hosts, seen, need = fleet.artifact, fleet.hosts, fleet.seen, need_of(spec)
@@ -132,9 +147,10 @@ def check(spec: DeploymentSpec, *, name: str, ahead: bool = False, fleet: Fleet 
     host = next(h for h in hosts if h.pk == found.host_id)
     runtime = next(r for r in host.runtimes.all() if r.pk == found.runtime_id)
     copy = next(c for c in host.copies_here if c.pk == found.copy_id)
-    gpus = tuple(g for uuid in found.gpu_uuids for g in host.gpus.all() if g.uuid == uuid)
+    places = tuple(_place(placement, hosts) for placement in (found, *found.others))
+    gpus = places[0].gpus
     where: dict[str, Any] = {"placement": found, "host": host, "runtime": runtime, "copy": copy, "gpus": gpus}
-    where |= {"outlook": around}
+    where |= {"outlook": around, "places": places}
     needs = adapter_for(spec.engine).needs_sidecar(runtime_facts(runtime), {**artifact.facts, **copy.extra})
     folder = (describing.known_folder(host.pk, copy.path) or UNMADE) if needs else ""
     where |= {"describes": needs, "before": before_of(next(v for v in seen if v.id == host.pk), found.gpu_uuids)}
@@ -143,6 +159,12 @@ def check(spec: DeploymentSpec, *, name: str, ahead: bool = False, fleet: Fleet 
     except EngineRefusal as exc:
         return Check(**where, reason=refused(exc), refusals=exc.reasons)
     return Check(**where, launch=launch)
+
+
+def _place(placement: Placement, hosts: Iterable[Host]) -> Place:
+    host = next(h for h in hosts if h.pk == placement.host_id)
+    gpus = tuple(gpu for uuid in placement.gpu_uuids for gpu in host.gpus.all() if gpu.uuid == uuid)
+    return Place(placement, host, gpus)
 
 
 def command_of(launch: Launch, copy: Copy) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from deployments.contexts import candidates, changes
 from deployments.models import Deployment
 from deployments.reconcile import reconcile
 from deployments.spec import DeploymentSpec
-from models_catalog.models import Artifact, Copy
+from models_catalog.models import Artifact, CatalogModel, Copy
 from panel.accounts.models import User
 from panel.fleet.models import Gpu, Host, Reservation
 from tests.deployments import builders
@@ -46,15 +46,37 @@ def ask(copy: Copy, **values: Any) -> preflight.Check:
 PYTHON = {"pid": 4711, "name": "python3", "user": "ada", "used_mib": 10_035, "job_id": None}
 
 
-def test_a_stranger_on_the_card_in_words() -> None:
-    _host, copy = make_lab(used_mib=10_300, processes=[PYTHON])
+def process(pid: int, name: str, user: str, used_mib: int | None) -> dict[str, Any]:
+    return {"pid": pid, "name": name, "user": user, "used_mib": used_mib, "job_id": None}
+
+
+@pytest.mark.parametrize(
+    ("there", "held", "called"),
+    [
+        ([PYTHON], "9.8 of 24 GiB are held by a python3 process of user ada", "python3 (ada)"),
+        ([{**PYTHON, "user": ""}], "9.8 of 24 GiB are held by a python3 process outside Berth", "python3"),
+        ([{**PYTHON, "name": "", "user": ""}], "9.8 of 24 GiB are held by other programs", "4711"),
+        (
+            [process(1, "Xorg", "", 300), PYTHON],
+            "10.1 of 24 GiB are held by programs outside Berth: python3 (ada) 9.8\xa0GiB, Xorg 0.3\xa0GiB",
+            "Xorg, python3 (ada)",
+        ),
+        (
+            [PYTHON, *(process(n, f"p{n}", "bo", 400 - n) for n in range(7))],
+            "12.5 of 24 GiB are held by programs outside Berth:"
+            " python3 (ada) 9.8\xa0GiB, p0 (bo) 0.4\xa0GiB, p1 (bo) 0.4\xa0GiB, 5 more",
+            "p0 (bo), p1 (bo), p2 (bo), p3 (bo), p4 (bo)",
+        ),
+    ],
+    ids=["its user", "no user", "no name", "two", "many"],
+)
+def test_strangers_on_the_card_in_words(there: list[dict[str, Any]], held: str, called: str) -> None:
+    _host, copy = make_lab(used_mib=300 + sum(one["used_mib"] for one in there), processes=there)
     found = ask(copy)
     (place,) = candidates(found.reason)
-    assert f"{place['name']}: {place['text']}" == (
-        "lab-1 GPU 2: 9.8 of 24 GiB are held by a python3 process of another user; needs 17.5."
-    )
+    assert f"{place['name']}: {place['text']}" == f"lab-1 GPU 2: {held}; needs 17.5."
     (help_,) = changes(found.reason)
-    assert help_.text == "It fits on lab-1 when python3, which is not Berth's, lets go of GPU 2."
+    assert help_.text == f"It fits on lab-1 when {called}, which is not Berth's, lets go of GPU 2."
     assert found.retryable
 
 
@@ -123,7 +145,8 @@ def test_reservations_never_exceed_what_a_card_has() -> None:
     assert gpu.reserved_mib == sum(Reservation.objects.values_list("mib", flat=True)) <= gpu.total_mib
 
 
-def test_a_quantised_form_in_the_catalog_is_proposed() -> None:
+def with_a_smaller_form() -> tuple[Copy, Copy]:
+    """A model that is too big for the card, and its quantised form beside it."""
     host, copy = make_lab()
     Artifact.objects.filter(pk=copy.artifact_id).update(facts=model("Qwen--Qwen3-14B"), size_bytes=28 << 30)
     small = builders.make_copy(host, "Qwen3-8B-AWQ")
@@ -131,7 +154,36 @@ def test_a_quantised_form_in_the_catalog_is_proposed() -> None:
     Artifact.objects.filter(pk=small.artifact_id).update(
         facts=model("Qwen--Qwen3-14B", **quantised), size_bytes=9 << 30, label="AWQ 4-bit"
     )
+    return copy, small
+
+
+def test_a_quantised_form_in_the_catalog_is_proposed() -> None:
+    copy, small = with_a_smaller_form()
     found = ask(copy)
     twin = next(change for change in found.changes if change.reason.code == "change.twin")
     assert twin.patch == {"artifact_id": small.artifact_id}
     assert "Qwen3-8B-AWQ (AWQ 4-bit), another form of this model, fits." in [c.text for c in changes(found.reason)]
+
+
+@pytest.mark.parametrize(
+    ("role", "approved", "offered"),
+    [("operator", False, False), ("operator", True, True), ("admin", False, True), (None, False, False)],
+)
+def test_only_a_form_that_the_person_may_deploy_is_proposed(
+    role: str | None, approved: bool, offered: bool, settings: Any
+) -> None:
+    settings.BERTH_APPROVED_MODELS_ONLY = True
+    copy, small = with_a_smaller_form()
+    CatalogModel.objects.filter(artifacts=small.artifact_id).update(approved=approved)
+    actor = User.objects.create(username="mina", role=role) if role is not None else None
+    found = preflight.check(DeploymentSpec(artifact_id=copy.artifact_id), name="x", actor=actor)
+    assert ("change.twin" in [change.reason.code for change in found.changes]) is offered
+
+
+def test_a_form_that_no_host_has_any_more_is_named_and_one_that_is_damaged_is_not() -> None:
+    copy, small = with_a_smaller_form()
+    Copy.objects.filter(pk=small.pk).update(present=False)
+    (away,) = [change for change in ask(copy).changes if change.reason.code == "change.twin_away"]
+    assert away.reason.params["artifact"] == small.artifact_id and not away.patch
+    Copy.objects.filter(pk=small.pk).update(present=True, usable=False)
+    assert not [change for change in ask(copy).changes if "twin" in change.reason.code]
