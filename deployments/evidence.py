@@ -4,9 +4,10 @@ Reads only. The diagnosis gets it as `result.Evidence`; what people may want to 
 """
 
 import logging
+import signal
 from typing import Any
 
-from django.db.models import prefetch_related_objects
+from django.db.models import Q, prefetch_related_objects
 
 from deployments.diagnosis.result import Evidence
 from deployments.models import Run
@@ -56,8 +57,21 @@ def of(run: Run, status: dict[str, Any], cards: list[Gpu]) -> Evidence:
         heads=_whole(facts.get("heads") or geometry.get("heads")),
         kv_heads=_whole(geometry.get("kv_heads")),
         oom_kills=status.get("oom_kills"),
+        oom_others=_killed_beside(run) if status.get("oom_kills") else 0,
+        oom_ago_s=status.get("oom_ago_s"),
         port_holder=str(status.get("port_holder") or ""),
     )
+
+
+def _killed_beside(run: Run) -> int:
+    """Other runs of the host that a KILL ended which nobody asked for, while this one lived: so much of the kernel's
+    count is theirs.
+    """
+    killed = Q(
+        job__status__signal=signal.SIGKILL.value, job__status__stop_asked=False, job__ended_at__gte=run.created_at
+    )
+    known = Q(diagnosis__class="mem.host_oom_killed", ended_at__gte=run.created_at)
+    return Run.objects.filter(killed | known, host_id=run.host_id).exclude(pk=run.pk).count()
 
 
 def kept(run: Run, known: Evidence, cards: list[Gpu]) -> dict[str, Any]:

@@ -36,6 +36,8 @@ def diagnose(
     rule, root = _refined(root, found, start, reader.engine)
     if rule.code == "gguf.dir" and known.format == "hf":  # the engine has the same words for both
         rule = BY_CODE["config.json_missing"]
+    if rule.code == "mem.host_oom_killed" and known.oom == "none" and "exited unexpectedly" in root.text:
+        rule = BY_CODE["run.worker_died"]  # it vanished, and the kernel says that it ended nothing
     phase = phase_of(root, rule, start)
     rule = _by_phase(rule, phase, reader.engine)
     return _built(reader, start, found, root, rule, phase, _confidence(root, rule, number, known), known)
@@ -245,16 +247,15 @@ def _confidence(root: Found, rule: Rule, number: int, evidence: Evidence) -> flo
     if rule.code in _GENERIC or rule.code == "config.invalid_config":
         return 0.45
     if rule.code == "mem.host_oom_killed":
-        return (
-            0.95
-            if evidence.oom_kills
-            else 0.85
-            if number == signals.SIGKILL or "exited unexpectedly" in root.text
-            else 0.65
-        )
+        ended = number == signals.SIGKILL or "exited unexpectedly" in root.text
+        return 0.95 if evidence.oom == "just_before" else 0.85 if ended else 0.65
     return {"cause": 0.95, "end": 0.9, "late": 0.85, "request": 0.8}.get(root.kind, 0.7)
 
 
+# How sure it is that a KILL, or a core that vanished, was the kernel's for lack of memory. Its count is that of all
+# who share the memory: alone it never says so.
+_KILLED = {"none": 0.3, "unknown": 0.65, "meanwhile": 0.85, "just_before": 0.95}
+_VANISHED = {"meanwhile": 0.75, "just_before": 0.95}
 # (class, how sure) of an end by a signal of which the log says nothing.
 _BY_SIGNAL: dict[int, tuple[str, float]] = {
     signals.SIGILL: ("env.sigill", 0.9),
@@ -273,17 +274,15 @@ def _without(
     """No line tells: the way it ended may."""
     facts = _facts(reader, start, evidence)
     code, sure = _BY_SIGNAL.get(number, ("", 0.0))
-    if code == "mem.host_oom_killed" and evidence.oom_kills:
-        sure = 0.95
-    elif code == "mem.host_oom_killed" and evidence.oom_kills == 0:
-        sure = 0.3
+    if code == "mem.host_oom_killed":
+        sure = _KILLED[evidence.oom]
     died = next((item for item in found if item.kind == "echo"), None)
     gone = died is not None and not start.stopped and number not in (signals.SIGTERM, signals.SIGINT)
     if not code and gone and died and died.rule and died.rule.code in ("run.engine_dead", "run.startup_wrapper"):
         # The core vanished without a word: a raised error would have been printed.
         # Where the beginning of the log is lost, so may be the error.
-        code, sure = "mem.host_oom_killed", 0.95 if evidence.oom_kills else 0.4 if start.phase == "start" else 0.62
-        if evidence.oom_kills == 0:  # the kernel says that it was someone else
+        code, sure = "mem.host_oom_killed", _VANISHED.get(evidence.oom, 0.4 if start.phase == "start" else 0.62)
+        if evidence.oom == "none":  # the kernel says that it was someone else
             code = "run.worker_died"
     failed = bool(code) or (exit_code not in (None, 0) and number != signals.SIGTERM) or gone
     if not code:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+OOM_NEAR_S = 60.0  # within which an engine ends after one of its processes was ended
 SURE = 0.6  # below this a diagnosis is only a guess, and is not shown as one
 
 
@@ -14,8 +15,9 @@ class Evidence:
     """What the panel knows beside the log. Memory is in GiB; everything may be unknown.
 
     `options` are those of this run and `last_good` those of the last one that worked, both by the names that the
-    engine uses. `oom_kills` counts what the kernel ended for lack of memory while the run lived. `format` is that of
-    the model's files: hf or gguf.
+    engine uses. `oom_kills` counts what the kernel ended for lack of memory while the run lived, in the whole cgroup or
+    on the whole machine; `oom_others` of these are known to be other runs, and `oom_ago_s` lie between the newest and
+    the end. `format` is that of the model's files: hf or gguf.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -31,9 +33,24 @@ class Evidence:
     free_port: int | None = None
     port_holder: str = ""
     oom_kills: int | None = None
+    oom_others: int = 0
+    oom_ago_s: float | None = None
     format: str = ""
     gguf_files: tuple[str, ...] = ()
     runtimes: tuple[str, ...] = ()
+
+    @property
+    def oom(self) -> Literal["none", "unknown", "meanwhile", "just_before"]:
+        """What the kernel's count says of this run. "none": it ended no process of it, as far as others are known;
+        "meanwhile", "just_before" its end: it ended one that may be of it.
+        """
+        if self.oom_kills is None:
+            return "unknown"
+        if self.oom_kills <= self.oom_others:
+            return "none"
+        if self.oom_ago_s is None:
+            return "meanwhile"
+        return "just_before" if self.oom_ago_s <= OOM_NEAR_S else "unknown"
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:

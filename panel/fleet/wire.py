@@ -277,6 +277,7 @@ class JobStatus(Message):
     progress: Progress | None = None  # of an install, a download and the like
     serving: Serving | None = None  # of an engine that listens, some seconds old at most
     oom_kills: int | None = None  # processes that the kernel ended for lack of memory while it lived; only at its end
+    oom_ago_s: float | None = None  # seconds between the newest of these and its end; they may be another job's
     port_holder: Text = ""  # who listened on its port when it had ended with an error
 
 

@@ -84,6 +84,7 @@ def test_it_records_and_leaves(shim: Shim) -> None:
     assert (ended["exit_code"], ended["signal"], ended["errno"]) == (9, None, 0)
     assert ended["ended_at"] >= shim.read("run.json")["started_at"]
     assert ended["oom_kills"] in (0, None), "nothing was ended for lack of memory, or the kernel does not tell"
+    assert ended["oom_ago_s"] is None
     assert not [path.name for path in shim.folder.iterdir() if path.suffix == ".tmp"]
 
 
@@ -179,3 +180,26 @@ def test_where_the_kernel_counts_what_it_ended(
 
     monkeypatch.setattr(shim_module, "open", opened, raising=False)
     assert shim_module.oom_kills() == wanted
+
+
+@pytest.mark.parametrize(
+    ("counts", "seconds", "told"),
+    [
+        ([4, 4, 4], [0.0], ("0", "null")),
+        ([4, 5, 5, 5], [100.0, 160.5], ("1", "60.5")),
+        ([4, 5, 6, 6], [100.0, 130.0, 131.0], ("2", "1.0")),
+        ([4, 4, 5], [200.0, 200.0], ("1", "0.0")),
+        ([-1, -1, -1], [0.0], ("null", "null")),
+    ],
+    ids=["none", "long ago", "two", "found at the end", "not told"],
+)
+def test_when_the_kernel_ended_something_is_told_as_well(
+    monkeypatch: pytest.MonkeyPatch, counts: list[int], seconds: list[float], told: tuple[str, str]
+) -> None:
+    left, clock = iter(counts), iter(seconds)
+    monkeypatch.setattr(shim_module, "oom_kills", lambda: next(left))
+    monkeypatch.setattr(shim_module.time, "monotonic", lambda: next(clock))
+    kills = shim_module.Kills()
+    for _ in counts[2:]:
+        kills.look()
+    assert kills.told() == told

@@ -7,7 +7,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from deployments import acts, applying, patching, queries, remedies, services, story
+from deployments import acts, applying, evidence, patching, queries, remedies, services, story
 from deployments.diagnosis import failure
 from deployments.mending.fix import Fix
 from deployments.models import Deployment, Run
@@ -404,6 +404,26 @@ def test_the_end_of_a_run_keeps_what_the_panel_knew(copy: Copy) -> None:
     assert run.diagnosis["memory"]["before"]["gpus"][0]["free_mib"] > 0
     offered = run.diagnosis["offers"]
     assert any(offer["name"] == "gpu_memory_utilization" and offer["after"] == "0.5" for offer in offered)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_the_kernel_ended_beside_it_is_not_its_end(copy: Copy, beside: bool) -> None:
+    """One count for two engines: it is the other's death that it counts."""
+    row = builders.make_deployment(copy, state="stopped", desired="running")
+    run = again(row)
+    if beside:
+        other = builders.make_run(builders.make_deployment(copy, "other"), copy, job_state="ended")
+        other.job.status = {**other.job.status, "signal": 9, "stop_asked": False}
+        other.job.ended_at = timezone.now()
+        other.job.save()
+    job = run.job
+    job.status = {**job.status, "oom_kills": 1, "oom_ago_s": 1.5}
+    job.save()
+    fail(run, "WARNING 01-01 10:00:00 [core_client.py:1] [shutdown] MPClient: engine core exited unexpectedly\n")
+    run.refresh_from_db()
+    assert run.diagnosis["class"] == ("run.worker_died" if beside else "mem.host_oom_killed")
+    known, _kept = evidence.gathered(run, job.status)
+    assert known is not None and known.oom == ("none" if beside else "just_before")
 
 
 # --- what the engine's own check refused ------------------------------------------------------------------------------

@@ -358,6 +358,7 @@ class Job:
             last_output_at=output_at,
             progress=self.progress(),
             oom_kills=(self.exit or {}).get("oom_kills") if final else None,
+            oom_ago_s=(self.exit or {}).get("oom_ago_s") if final else None,
             port_holder=self.port_holder,
         )
 

@@ -239,25 +239,49 @@ def start_engine(spec: dict, log: int) -> tuple[int, int]:  # type: ignore[type-
     return pid, int(failure or 0)
 
 
-def record_exit(status: int, errno: int, kills_before: int) -> None:
-    """`kills_before` is oom_kills() of before it began."""
+class Kills:
+    """What the kernel ended for lack of memory since this was made, and when the newest of them was seen.
+
+    The count is that of a cgroup or of the machine, so of others as well: when it rose tells more than that it did.
+    """
+
+    def __init__(self) -> None:
+        self.before = self.seen = oom_kills()
+        self.risen_at = 0.0
+
+    def look(self) -> None:
+        now = oom_kills()
+        if now > self.seen >= 0:
+            self.seen, self.risen_at = now, time.monotonic()
+
+    def told(self) -> tuple[str, str]:
+        """Their number, and for how many seconds the newest has been; "null" for what is not known."""
+        self.look()
+        if self.before < 0:
+            return "null", "null"
+        ago = f"{time.monotonic() - self.risen_at:.1f}" if self.risen_at else "null"
+        return str(self.seen - self.before), ago
+
+
+def record_exit(status: int, errno: int, kills: Kills) -> None:
     code = os.waitstatus_to_exitcode(status)
     exit_code, number = (str(code), "null") if code >= 0 else ("null", str(-code))
-    kills = oom_kills() - kills_before if kills_before >= 0 else -1
+    count, ago = kills.told()
     replace(
         "exit.json",
         f'{{"exit_code": {exit_code}, "signal": {number}, "errno": {errno},'
-        f' "oom_kills": {kills if kills >= 0 else "null"}, "ended_at": {time.time():.6f}}}',
+        f' "oom_kills": {count}, "oom_ago_s": {ago}, "ended_at": {time.time():.6f}}}',
         durable=True,
     )
 
 
-def watch(engine: int, errno: int, bound: LogBound, kills_before: int) -> None:
+def watch(engine: int, errno: int, bound: LogBound, kills: Kills) -> None:
     """Until no child and no adopted grandchild is left."""
     wait = QUIET_S
     while True:
         signal.sigtimedwait([signal.SIGCHLD], wait)
         wait = bound.check()
+        kills.look()
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -267,7 +291,7 @@ def watch(engine: int, errno: int, bound: LogBound, kills_before: int) -> None:
             if pid == 0:
                 break
             if pid == engine:
-                record_exit(status, errno, kills_before)
+                record_exit(status, errno, kills)
 
 
 def say(text: str) -> None:
@@ -306,7 +330,7 @@ def main() -> int:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     log = os.open("log", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     reserve("exit.json")
-    kills = oom_kills()
+    kills = Kills()
     engine, errno = start_engine(spec, log)
     say("started\n")
     watch(engine, errno, LogBound(log, spec["head"], spec["tail"], libc), kills)

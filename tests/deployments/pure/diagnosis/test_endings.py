@@ -53,11 +53,39 @@ def test_the_way_it_ended(log: bytes, ended: dict[str, int], code: str, phase: s
     assert (found.code, found.phase) == (code, phase)
 
 
-def test_a_kill_is_believed_to_be_the_kernels_only_as_far_as_the_kernel_says() -> None:
-    assert read(LOADING, Evidence(oom_kills=1), signal=9).confidence > 0.9
-    assert not read(LOADING, Evidence(oom_kills=0), signal=9).recognised
-    assert read(LOADING + CORE_GONE, Evidence(oom_kills=1), exit_code=1).code == "mem.host_oom_killed"
-    assert read(LOADING + CORE_GONE, Evidence(oom_kills=0), exit_code=1).code == "run.worker_died"
+# What the kernel counted, in the whole cgroup → how sure a KILL and a core that vanished are its doing.
+COUNTED: dict[str, tuple[dict[str, Any], float, float]] = {
+    "not known": ({}, 0.65, 0.62),
+    "nothing": ({"oom_kills": 0}, 0.3, 0.0),
+    "one, right before the end": ({"oom_kills": 1, "oom_ago_s": 2.0}, 0.95, 0.95),
+    "one, some time while it lived": ({"oom_kills": 1}, 0.85, 0.75),
+    "one, long before the end": ({"oom_kills": 1, "oom_ago_s": 900.0}, 0.65, 0.62),
+    "one, which was another engine": ({"oom_kills": 1, "oom_ago_s": 2.0, "oom_others": 1}, 0.3, 0.0),
+    "two, one of them another engine": ({"oom_kills": 2, "oom_ago_s": 2.0, "oom_others": 1}, 0.95, 0.95),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_kill_is_believed_to_be_the_kernels_only_as_far_as_the_kernel_says(name: str) -> None:
+    known, killed, vanished = COUNTED[name]
+    assert read(LOADING, Evidence(**known), signal=9).confidence == killed
+    gone = read(LOADING + CORE_GONE, Evidence(**known), exit_code=1)
+    if vanished:
+        assert (gone.code, gone.confidence) == ("mem.host_oom_killed", vanished)
+    else:
+        assert gone.code == "run.worker_died", "the kernel says that it ended nothing"
+    without = (
+        LOADING + b"WARNING 01-01 10:00:00 [core_client.py:1] [shutdown] MPClient: engine core exited unexpectedly\n"
+    )
+    assert (read(without, Evidence(**known), exit_code=0).code == "run.worker_died") == (not vanished)
+
+
+def test_the_death_of_one_engine_is_no_reason_of_anothers() -> None:
+    """The count rises for all who share the memory; an end of another kind is not explained by it."""
+    known = Evidence(oom_kills=1, oom_ago_s=1.0)
+    assert read(LOADING, known, signal=11).code == "run.segfault"
+    assert read(LOADING + b"ZeroDivisionError: division by zero\n", known, exit_code=1).code != "mem.host_oom_killed"
+    assert read(LOADING, known, exit_code=1).code == "" and read(LOADING, known, signal=15).code == ""
 
 
 def test_a_folder_without_its_configuration_is_told_from_a_folder_of_gguf_files() -> None:
