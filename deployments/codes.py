@@ -257,7 +257,7 @@ CODES: dict[str, Pair] = {
     "option.denied_file": (_("%(flag)s would read or write files outside the model folders."), _("Leave it out.")),
     "flag.unknown": (
         _("This version of the engine has no %(flag)s."),
-        _("Similar ones that it has: %(near)s."),
+        _("%(near)s was meant, most likely."),
     ),
     "flag.removed": (_("%(flag)s was removed from the engine in this version."), _("Leave it out.")),
     "flag.removed_no_effect": (_("%(flag)s no longer exists and was left out; it changes nothing."), ""),

@@ -177,6 +177,9 @@ def words(reason: Mapping[str, Any] | None) -> Words | None:
         why = f"{gettext(params['why'])} {found.text}" if params.get("why") else found.text
         return replace(found, text=gettext(params["title"]), hint=why)
     if reason["code"] == "flag.unknown" and not params.get("near"):
+        if params.get("maybe"):
+            asked = gettext("Was %(maybe)s meant? Look at how it is written, or leave it out.")
+            return replace(found, hint=asked % params)
         return replace(found, hint=str(_("Look at how it is written, or leave it out.")))
     if because := params.get("because"):
         told = estimated(Because(str(because.get("code") or ""), dict(because.get("params") or {})), gettext)

@@ -57,10 +57,10 @@ memory of the GPUs and the machine before and after with strangers by name, how 
 of memory while it ran and how long before its end, and who listened on its port (all told by the agent; an older one
 tells less). It is kept in `Run.diagnosis` with every offer of the class.
 
-The kernel counts for all who share the memory (a cgroup, or the machine), never for one engine. So the count alone names
-no cause: it makes a KILL, or a core that vanished without a word, the more certain when it rose within a minute before
-the end (`Evidence.oom`). What other runs of that host are known to have lost is taken off first, and a count of nothing
-says that it was something else.
+The kernel counts for all who share the memory (a cgroup, or the machine), never for one engine. So the count alone
+names no cause: it makes a KILL, or a core that vanished without a word, the more certain when it rose within a minute
+before the end (`Evidence.oom`). What other runs of that host are known to have lost is taken off first, and a count
+of nothing says that it was something else.
 
 When someone looks at the failure, offers become fixes (`deployments/mending/`, pure): a patch of the spec, the same
 again, an engine, a package, a repair of the model's files, a permission, something to stop, or a command for the host.

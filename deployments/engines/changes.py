@@ -6,15 +6,18 @@ that had a flag is given where it is known (from vLLM's sources and local runs),
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from deployments.diagnosis.slips import meant
 from deployments.engines.base import Reason
 from deployments.engines.options import Schema
 
 Values = dict[str, Any]
+ALIKE = 0.7  # how much of two names is the same, so that one may be asked about when the other is unknown
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ def apply(name: str, value: Any, schema: Schema, *, device: str, version: str) -
     change = CHANGES.get(name)
     facts = {"flag": flag, "version": version}
     if change is None:
-        return Changed({}, refusal=Reason("flag.unknown", facts | {"near": near(name, schema)}, name))
+        return Changed({}, refusal=Reason("flag.unknown", facts | similar(name, schema), name))
     facts |= {"last": change.last} if change.last else {}
     if change.how == "device":
         same = str(value).split(":")[0] in (device, "auto")
@@ -136,9 +139,9 @@ def apply(name: str, value: Any, schema: Schema, *, device: str, version: str) -
     return Changed({}, refusal=Reason("flag.removed", facts, name))
 
 
-def near(name: str, schema: Schema) -> str:
-    """The flag that was probably meant, "" when none is close."""
-    import difflib
-
-    found = difflib.get_close_matches(name, [option.name for option in schema.options if not option.denied], 1, 0.75)
-    return schema.by_name[found[0]].flag if found else ""
+def similar(name: str, schema: Schema) -> dict[str, str]:
+    """`near`: the flag that was surely meant; `maybe`: where none was, the one that looks most alike, to ask about."""
+    names = [option.name for option in schema.options if not option.denied]
+    sure = meant(name, names)
+    alike = [] if sure else difflib.get_close_matches(name, names, 1, ALIKE)
+    return {"near": schema.by_name[sure].flag if sure else "", "maybe": schema.by_name[alike[0]].flag if alike else ""}

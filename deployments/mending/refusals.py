@@ -47,9 +47,11 @@ def _drop_flag(params: Mapping[str, Any], spec: DeploymentSpec, around: Around) 
 
 
 def _unknown(params: Mapping[str, Any], spec: DeploymentSpec, around: Around) -> list[Fix]:
-    """Misspelt: the flag that was meant, with the same value; else left out."""
+    """Misspelt: the flag that was surely meant, with the same value; else left out. One that only looks alike is asked
+    about in the words of the refusal, and is no fix.
+    """
     name, near = _name(params), str(params.get("near") or "").lstrip("-").replace("-", "_")
-    patch = edits.renamed(spec, name, near) if near else None
+    patch = edits.renamed(spec, name, near) if meant(name, [near]) else None  # an old refusal may hold a guess
     found = _drop_flag(params, spec, around)
     if patch is not None:
         found.append(Fix("patch", "fix.rename", {"name": name, "to": near}, patch=patch, option=name, chance=85))

@@ -12,10 +12,14 @@ from deployments.diagnosis.decide import diagnose
 from deployments.diagnosis.reader import Reader
 from deployments.diagnosis.result import Evidence
 from deployments.diagnosis.rules import BY_CODE
+from deployments.engines import changes
+from deployments.engines.options import parse_schema
 from deployments.mending import edits, refusals, safe, turn
 from deployments.mending.around import Around, Engine, Form, Holder
 from deployments.mending.fix import Fix
 from deployments.spec import DeploymentSpec
+from deployments.wording import words
+from tests.deployments.builders import FLAGS
 
 OLD, NEW = Engine(1, "0.10.2", "cuda", True), Engine(2, "0.32.0", "cuda", True)
 GPU = Around(
@@ -336,6 +340,40 @@ def test_what_was_refused_has_a_fix(name: str) -> None:
     reason, of, kind, patch, said = REFUSED[name]
     found = refusals.fixes_of(reason, of, GPU)
     assert (found[0].kind, dict(found[0].patch), title(found[0])[0]) == (kind, patch, said)
+
+
+# typed → the flag that was surely meant, the one that is asked about
+ALIKE = {
+    "max_num_seq": ("--max-num-seqs", ""),
+    "max_len": ("", "--max-log-len"),
+    "tensor_paralel_size": ("--tensor-parallel-size", ""),
+    "gpu_memory_utilisation_": ("--gpu-memory-utilization", ""),
+    "min_model_len": ("", "--max-model-len"),  # the opposite is no slip
+    "disable_prefix_caching": ("", "--enable-prefix-caching"),
+    "reasoning": ("", "--reasoning-parser"),
+    "frobnicate": ("", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("typed", ALIKE)
+def test_a_flag_is_renamed_only_where_it_is_surely_meant(typed: str) -> None:
+    schema = parse_schema(FLAGS)
+    found = changes.apply(typed.replace("-", "_"), "8", schema, device="cuda", version="0.32.0")
+    assert found.refusal is not None and found.refusal.code == "flag.unknown"
+    near, maybe = ALIKE[typed]
+    assert (found.refusal.params["near"], found.refusal.params["maybe"]) == (near, maybe)
+    of = spec(options={typed.replace("-", "_"): "8"})
+    first, *rest = refusals.fixes_of(found.refusal.as_dict(), of, GPU)
+    assert first.code == ("fix.rename" if near else "fix.drop")
+    assert all(fix.code != "fix.rename" for fix in rest)
+    said = words(found.refusal.as_dict())
+    assert said is not None and (f"Was {maybe} meant?" in said.hint) == bool(maybe)
+
+
+def test_a_guess_of_an_older_refusal_is_no_fix() -> None:
+    old = {"code": "flag.unknown", "params": {"flag": "--min-model-len", "near": "--max-model-len"}}
+    (only,) = refusals.fixes_of(old, spec(options={"min_model_len": 8}), GPU)
+    assert only.code == "fix.drop"
 
 
 # --- edits ------------------------------------------------------------------------------------------------------------
