@@ -189,6 +189,7 @@ def _failures() -> None:
         f" md5(({some} % 500)::text), CASE WHEN {third} THEN n.id END, CASE WHEN {third} THEN {change} ELSE '' END,"
         " CASE WHEN r.number % 7 = 0 THEN true END FROM deployments_run r JOIN deployments_run n"
         " ON n.deployment_id = r.deployment_id AND n.number = r.number + 1 WHERE r.outcome <> ''"
+        " ON CONFLICT DO NOTHING"  # the starts that were ended to measure it have theirs
     )
 
 
