@@ -313,6 +313,7 @@ def measure(plan: dict[str, Any]) -> Figures:
     with tempfile.TemporaryDirectory(prefix="berth-flood-") as name:
         folder = Path(name)
         panel = Panel(folder / "data", free_port())
+        panel.env["BERTH_LIVE_PROBE_S"] = "0"  # the question of every minute would leave a line amid the flood
         engines = base.Engines(panel, folder)
         make_fake_model(engines.models / "good", phase_s=0.01, flood_plan=str(folder / "plan.json"))
         try:
