@@ -8,6 +8,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from deployments.codes import CODES
+from deployments.diagnosis.told import sentence
 from deployments.expert_words import SAID
 from deployments.states import State
 from models_catalog import wording as catalog
@@ -174,7 +175,8 @@ def words(reason: Mapping[str, Any] | None) -> Words | None:
     params = reason.get("params") or {}
     found = said(CODES, _named(reason, params))
     if params.get("title"):  # the diagnosis knows why; how it ended is said after that
-        why = f"{gettext(params['why'])} {found.text}" if params.get("why") else found.text
+        why = sentence(params.get("why") or "", params.get("told"), gettext)
+        why = f"{why} {found.text}" if why else found.text
         return replace(found, text=gettext(params["title"]), hint=why)
     if reason["code"] == "flag.unknown" and not params.get("near"):
         if params.get("maybe"):

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from deployments.diagnosis import error_lines, offers
+from deployments.diagnosis import error_lines, offers, phases, told
 from deployments.diagnosis.reader import MAX_MATCHED, Found, Reader, Start, match
 from deployments.diagnosis.result import Diagnosis, Evidence
 from deployments.diagnosis.rule import Rule
 from deployments.diagnosis.rules import BY_CODE
+from deployments.diagnosis.weighed import weighed
 
 # Weak causes that say more than an error that no rule knows; the other weak ones say less.
 _TELLING = ("config.invalid_config", "arch.inspect_failed", "env.ext_not_built", "dist.store_timeout")
@@ -287,18 +288,24 @@ def _without(
     failed = bool(code) or (exit_code not in (None, 0) and number != signals.SIGTERM) or gone
     if not code:
         shown = died if gone else None
-        empty = Diagnosis("", start.phase, failed=failed, facts=facts)
+        empty = Diagnosis("", start.phase, failed=failed, facts=facts, phases=_phases(start))
         return (
             replace(empty, root_line=shown.number, root=shown.text, lines=shown.lines, numbers=shown.numbers)
             if shown
             else empty
         )
     rule = BY_CODE[code]
+    sure = weighed(code, sure, evidence, {})
     phase = rule.phase if rule.phase and start.phase == "start" else start.phase
     offered = offers.offers(rule, {}, facts, evidence)
     return Diagnosis(code, phase, died.number if died else None, died.text if died else "", sure, rule.title, rule.why,
                      rule.doc, rule.curable, True, offered, facts, died.lines if died else (),
-                     died.numbers if died else ())  # fmt: skip
+                     died.numbers if died else (), phases=_phases(start),
+                     told=told.of(rule, "", facts, evidence).as_dict())  # fmt: skip
+
+
+def _phases(start: Start) -> tuple[dict[str, Any], ...]:
+    return tuple(phases.phases_of(start.state))
 
 
 def _facts(reader: Reader, start: Start, evidence: Evidence) -> dict[str, Any]:
@@ -329,6 +336,7 @@ def _built(
            if item.rule and item is not root and item.rule.code != rule.code]  # fmt: skip
     offered = offers.offers(rule, groups, facts, evidence)
     return Diagnosis(
-        rule.code, phase, root.number, root.text, sure, rule.title, rule.why, rule.doc, rule.curable,
-        rule.role != "request", offered, facts, root.lines[-40:], root.numbers[-40:], tuple(dict(out).items())[:6],
+        rule.code, phase, root.number, root.text, weighed(rule.code, sure, evidence, groups), rule.title, rule.why,
+        rule.doc, rule.curable, rule.role != "request", offered, facts, root.lines[-40:], root.numbers[-40:],
+        tuple(dict(out).items())[:6], _phases(start), told.of(rule, root.text, facts, evidence, root.clock).as_dict(),
     )  # fmt: skip

@@ -22,6 +22,10 @@ from deployments.diagnosis.result import Diagnosis, Evidence, Offer
 MAX_LOG_BYTES = 4 << 20  # how much of a log is looked at: the newest bytes of this many
 MAX_BLOCK = 40  # lines of the error block
 MAX_FIXES = 3
+# What the engine said of itself, as far as pages show it.
+KEPT_FACTS = ("version", "architecture", "nccl", "torch", "cuda", "transformers", "attention", "max_model_len",
+              "context", "auto_max_model_len", "weights_gib", "kv_gib", "kv_tokens", "concurrency", "graphs_gib", "load_s",
+              "compile_s", "engine_s", "notices")  # fmt: skip
 SURE_WITHOUT_A_LINE = 0.8  # a KILL alone may be anyone's, though the kernel's is the usual one
 _MAX_LINE = 2000  # characters of one line of it
 
@@ -105,6 +109,8 @@ def explain(
     params = {**dict(reason.get("params") or {}), "phase": reached}
     if found.recognised and (proven or found.confidence >= SURE_WITHOUT_A_LINE):
         params |= {"cause": found.code, "title": found.title, "why": found.why}
+        if found.told.get("say"):
+            params["told"] = {name: found.told[name] for name in ("say", "values", "adds")}
         params |= {
             "confidence": round(found.confidence, 2),
             "fixes": [_offered(fix) for fix in found.fixes[:MAX_FIXES]],
@@ -125,9 +131,13 @@ def explain(
 
 def _kept(found: Diagnosis, *, said: bool) -> dict[str, Any]:
     """Without the log, a later look can offer what helps then. `said`: it was sure enough to be told."""
+    facts = {name: found.facts[name] for name in KEPT_FACTS if found.facts.get(name) not in (None, "")}
+    log = {"facts": facts} if facts else {}
     if not said:
-        return {"changed": dict(found.facts.get("changed", {}))} if found.facts.get("changed") else {}
+        return {**log, "changed": dict(found.facts["changed"])} if found.facts.get("changed") else log
     return {
+        **log,
+        "told": dict(found.told),
         "class": found.code,
         "phase": found.phase,
         "confidence": round(found.confidence, 2),

@@ -239,10 +239,6 @@ def _gguf(known: Known) -> str | None:
     return known.evidence.gguf_files[0] if len(known.evidence.gguf_files) == 1 else None
 
 
-def _port(known: Known) -> int | None:
-    return known.evidence.free_port
-
-
 CALCULATIONS: dict[str, Callable[[Known], Any]] = {
     "estimate": _estimate,
     "derived": _whole("derived"),
@@ -281,8 +277,6 @@ CALCULATIONS: dict[str, Callable[[Known], Any]] = {
     "offload": _offload,
     "shard": _shard,
     "gguf_file": _gguf,
-    "free_port": _port,
-    "free_host": lambda known: f"127.0.0.1:{known.evidence.free_port}" if known.evidence.free_port else None,
     "clip": lambda known: "the file given as the model" if known.log.get("arch") == "clip" else None,
 }
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from deployments.diagnosis import notices
 from deployments.diagnosis.lines import Line, clean
 from deployments.diagnosis.rule import literals_of
 
@@ -129,7 +130,7 @@ _WORDS = re.compile(
     r"Cannot use|oad|Filesystem|checkpoint|cache|bytecode|ompil|rofiling|instance can use|KV|blocks|concurrency|"
     r"aptur|init engine|upported|Starting vLLM|routes|INFO:  |throughput|world size|P2P|Dumping|server_args|torch dist|"
     r"eight (?:begin|end)|Memory pool|fired up|build|n_ctx|constructing|istening|starting|runner started|slots|loaded|"
-    r"odel weights|ctual usage|graph pool|compute (?:buffer|graph)|kv cache"
+    r"odel weights|ctual usage|graph pool|compute (?:buffer|graph)|kv cache|" + "|".join(map(re.escape, notices.WORDS))
 )
 BANNER = re.compile(r"([█▄▀] +version \d+\.\d+\S*$|vLLM API server version )")
 _PROGRESS = re.compile(
@@ -213,7 +214,7 @@ _FACTS_BY_TEXT = tuple(
 
 def new_state(started: float) -> State:
     """The state of a process that has just begun; `started` is its start in Unix seconds."""
-    return {"partial": "", "phases": [_phase("start", started, "")], "facts": {}, "lines": 0}
+    return {"partial": "", "phases": [_phase("start", started, "")], "facts": {}, "lines": 0, "rows": 0}
 
 
 def _phase(code: str, start: float, clock: str) -> dict[str, Any]:
@@ -225,15 +226,21 @@ def feed(chunk: bytes, state: Mapping[str, Any], now: float) -> State:
     state = _copy(state) if state else new_state(now)
     # Bytes stay whole, also where a chunk cuts a character in two; NUL cannot be kept in a database's JSON.
     text = state["partial"] + chunk.replace(b"\0", b" ").decode("latin-1")
-    *lines, rest = re.split(r"\r\n|\n|\r(?!$)", text)
+    *rows, last = text.split("\n")
+    # Editors number lines at \n alone. A state of an older version does not know how many it has seen.
+    counted = state.get("rows") is not None
+    for row in rows:
+        number = state["rows"] = state["rows"] + 1 if counted else None
+        for raw in row.removesuffix("\r").split("\r") if "\r" in row else (row,):
+            state["lines"] += 1
+            _take(state, raw, now, number or 0)
+    *more, rest = re.split(r"\r(?!$)", last) if "\r" in last else [last]
     if len(rest) > _MAX_PARTIAL:
-        lines, rest = [*lines, rest], ""
-    for raw in lines:
-        state["lines"] += 1
-        _take(state, raw, now)
+        more, rest = [*more, rest], ""
     # A progress bar ends in \r, not in \n, and its last picture matters now.
-    if rest.endswith("\r"):
-        _take(state, rest[:-1], now)
+    for raw in [*more, rest[:-1]] if rest.endswith("\r") else more:
+        state["lines"] += 1
+        _take(state, raw, now, state["rows"] + 1 if counted else 0)
     state["partial"] = rest
     return state
 
@@ -242,16 +249,17 @@ def _copy(state: Mapping[str, Any]) -> State:
     return {**state, "phases": [dict(phase) for phase in state["phases"]], "facts": dict(state["facts"])}
 
 
-def _take(state: State, raw: str, now: float) -> None:
+def _take(state: State, raw: str, now: float, number: int) -> None:
     # A serving engine prints a line per request for days: only its own new start matters then.
     serving = _RANK[current(state)] >= _RANK["serving"]
     if not raw or (serving and "version" not in raw) or not _WORDS.search(raw):
         return
-    take(state, clean(raw[:4000].encode("latin-1", "replace").decode("utf-8", "replace")), now)
+    take(state, clean(raw[:4000].encode("latin-1", "replace").decode("utf-8", "replace")), now, number)
 
 
-def take(state: State, line: Line, now: float) -> bool:
-    """One cleaned line, into the given state. True when it told a phase."""
+def take(state: State, line: Line, now: float, number: int = 0) -> bool:
+    """One cleaned line, the log's `number`th (0: not known), into the given state. True when it told a phase."""
+    notices.take(state["facts"], line.text, number)
     code = phase_of(line)
     if not code:
         return False

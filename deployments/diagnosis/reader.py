@@ -45,6 +45,7 @@ class Found:
     served: bool
     lines: tuple[str, ...] = ()
     numbers: tuple[int, ...] = ()
+    clock: str = ""  # the log's own stamp
 
 
 @dataclass
@@ -195,14 +196,15 @@ class Reader:
 
     def _mark(self, line: Line, index: int) -> bool:
         text = line.text
+        number = self.count + index + 1
         if words.may_start(text) and words.NEW_START.search(text) and self._anew(index):
-            phases.take(self.start.state, line, self.now)
+            phases.take(self.start.state, line, self.now, number)
             return True
         if self.start.served and words.may_stop(text) and words.STOP.search(text):
             self.start.stopped = True
         if "args" in line.text[:400]:
             self._options(line.text)
-        told = phases.take(self.start.state, line, self.now)
+        told = phases.take(self.start.state, line, self.now, number)
         if told and self.start.served and "Dumping input" not in text:
             self.start.up = True
         if told and line.process and len(self.start.processes) < MAX_FOUND:
@@ -269,7 +271,7 @@ class Reader:
         weights = "weights_gib" in start.state["facts"]
         return Found(
             self.count + index + 1, line.text[:MAX_TEXT], line.process, kind, rule, groups, start.phase,
-            weights, start.served, tuple(texts), tuple(numbers),
+            weights, start.served, tuple(texts), tuple(numbers), line.clock,
         )  # fmt: skip
 
     def _request(self, found: Found, line: Line) -> bool:
@@ -311,7 +313,7 @@ class Reader:
             text = f"{name} {line.text}".strip() if name else line.text
             rule, groups = match(self.engine, text[:MAX_MATCHED])
             self._header = None
-            found = self._found(lines, index, Line(text, line.process, "ERROR"), rule, groups)
+            found = self._found(lines, index, Line(text, line.process, "ERROR", line.clock), rule, groups)
             if found.kind == "unknown" and words.VALUE.match(line.text):
                 found.rule, found.kind = BY_CODE["config.invalid_config"], "weak"
             for kept in (self.start.found, self.start.late):

@@ -8,6 +8,37 @@ from typing import Any, Literal
 
 OOM_NEAR_S = 60.0  # within which an engine ends after one of its processes was ended
 SURE = 0.6  # below this a diagnosis is only a guess, and is not shown as one
+MAX_SHOWN = 2000  # characters of the root line that are kept and shown
+# Instructions by which engines are built for a CPU, as the system names them and as people do.
+INSTRUCTIONS = {"avx2": "AVX2", "avx512f": "AVX-512"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the host said of itself. Memory is in GiB; None and "" mean that it is not known.
+
+    `cpu_flags` are those of an x86 processor on which engines depend, None for another one. `disks` are (path, GiB
+    free) at the end of the run; `shm_gib` and `open_files` are as the engine's own check met them there; `ram_free_gib`
+    is what was free before the start.
+    """
+
+    cpu_flags: frozenset[str] | None = None
+    driver: str = ""
+    cuda: str = ""
+    disks: tuple[tuple[str, float], ...] = ()
+    shm_gib: float | None = None
+    open_files: int | None = None
+    ram_total_gib: float | None = None
+    ram_free_gib: float | None = None
+
+    def lacks(self) -> tuple[str, ...]:
+        """Instructions that it does not have."""
+        flags = self.cpu_flags
+        return () if flags is None else tuple(name for flag, name in INSTRUCTIONS.items() if flag not in flags)
+
+    def has(self) -> tuple[str, ...]:
+        """Those that it has, where it has all of them."""
+        return () if self.cpu_flags is None or self.lacks() else tuple(INSTRUCTIONS.values())
 
 
 @dataclass(frozen=True)
@@ -30,14 +61,14 @@ class Evidence:
     heads: int | None = None
     kv_heads: int | None = None
     numa_nodes: int | None = None
-    free_port: int | None = None
+    port: int | None = None
     port_holder: str = ""
     oom_kills: int | None = None
     oom_others: int = 0
     oom_ago_s: float | None = None
     format: str = ""
     gguf_files: tuple[str, ...] = ()
-    runtimes: tuple[str, ...] = ()
+    machine: Machine = field(default_factory=Machine)
 
     @property
     def oom(self) -> Literal["none", "unknown", "meanwhile", "just_before"]:
@@ -95,6 +126,7 @@ class Diagnosis:
 
     `root_line` is the 1-based number of the line that proves it, None where the log shows none. `lines` and `numbers`
     are the error block around it. `ruled_out` are (code, line) of what looked like a cause and is a consequence.
+    `phases` are those that were reached (phases.phases_of), `told` is what the line says in numbers (told.Told).
     """
 
     code: str = ""
@@ -112,6 +144,8 @@ class Diagnosis:
     lines: tuple[str, ...] = ()
     numbers: tuple[int, ...] = ()
     ruled_out: tuple[tuple[str, int], ...] = ()
+    phases: tuple[Mapping[str, Any], ...] = ()
+    told: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def recognised(self) -> bool:
@@ -134,5 +168,7 @@ class Diagnosis:
             "evidence": [{"line": number, "text": text}
                          for number, text in zip(self.numbers, self.lines, strict=True)],
             "ruled_out": [{"class": code, "line": number} for code, number in self.ruled_out],
+            "phases": [dict(phase) for phase in self.phases],
+            "numbers": dict(self.told),
             "doc": self.doc,
         }  # fmt: skip

@@ -35,7 +35,7 @@ KNOWN = Evidence(
              "max_num_batched_tokens": 8192, "ctx_size": 8192, "num_ctx": 8192, "n_gpu_layers": 40, "num_gpu": 40,
              "context_length": 8192, "tp_size": 4, "mem_fraction_static": 0.8},
     gpus=8, gpu_total_gib=80, gpu_free_gib=40, host_free_gib=64, weights_gib=1, heads=32, kv_heads=8, numa_nodes=1,
-    free_port=18_200, gguf_files=("a.gguf",),
+    gguf_files=("a.gguf",),
 )  # fmt: skip
 
 

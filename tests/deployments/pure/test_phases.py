@@ -49,6 +49,7 @@ def test_facts_seen_on_the_way() -> None:
         "concurrency": 4096.0,
         "context": 512,
         "engine_s": 33.85,
+        "notices": [{"code": "cpu_slow", "line": 31, "values": {}}],
     }
 
 

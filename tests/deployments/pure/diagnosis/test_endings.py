@@ -176,7 +176,6 @@ BUSY = b"ValueError: Free memory on device cuda:0 (20.00/24.00 GiB) on startup i
         (b"ValueError: LoRA rank 64 is greater than max_lora_rank 16.\n", {}, ("max_lora_rank", None, 64)),
         (b"ValueError: User-specified max_model_len (8192) is greater than the derived max_model_len (max_position_embeddings=2048.0 or\n",
          {}, ("max_model_len", None, 2048)),
-        (b"OSError: [Errno 98] Address already in use\n", {"free_port": 8001}, ("port", None, 8001)),
         (b"ValueError: World size (4) is larger than the number of available GPUs (2) in this node.\n", {}, ("tensor_parallel_size", None, 2)),
         (b"ValueError: No common block size for 7 (CPU_ATTN: [MultipleOf(32)]).\n", {"options": {}}, ("block_size", None, None)),
     ],

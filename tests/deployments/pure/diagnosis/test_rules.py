@@ -17,7 +17,8 @@ KINDS = {"set", "drop", "runtime", "package", "repair", "permission", "host", "m
 ROLES = {"cause", "weak", "quiet", "request", "end", "echo"}
 # Values that only a person knows: a token, an address, a path.
 OPEN = {"model", "path", "path_with_config", "base_model", "template", "tool_parser", "interface", "host_ip", "cpu_bind",
-        "json", "architectures", "first_split", "spec_tokens", "name", "longer", "cpu_moe", "gfx"}  # fmt: skip
+        "json", "architectures", "first_split", "spec_tokens", "name", "longer", "cpu_moe", "gfx", "free_port",
+        "free_host"}  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.code)
