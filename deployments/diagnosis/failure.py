@@ -23,9 +23,11 @@ MAX_LOG_BYTES = 4 << 20  # how much of a log is looked at: the newest bytes of t
 MAX_BLOCK = 40  # lines of the error block
 MAX_FIXES = 3
 # What the engine said of itself, as far as pages show it.
-KEPT_FACTS = ("version", "architecture", "nccl", "torch", "cuda", "transformers", "attention", "max_model_len",
-              "context", "auto_max_model_len", "weights_gib", "kv_gib", "kv_tokens", "concurrency", "graphs_gib", "load_s",
-              "compile_s", "engine_s", "notices")  # fmt: skip
+KEPT_FACTS = (
+    "version", "architecture", "nccl", "torch", "cuda", "transformers", "attention", "max_model_len", "context",
+    "auto_max_model_len", "weights_gib", "kv_gib", "kv_tokens", "concurrency", "graphs_gib", "load_s", "compile_s",
+    "engine_s", "notices",
+)  # fmt: skip
 SURE_WITHOUT_A_LINE = 0.8  # a KILL alone may be anyone's, though the kernel's is the usual one
 _MAX_LINE = 2000  # characters of one line of it
 
