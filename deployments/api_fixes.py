@@ -74,7 +74,7 @@ def _out(row: Deployment, fix: Any) -> dict[str, Any]:
 def list_fixes(request: HttpRequest, deployment_id: int) -> Any:
     row = queries.one(reached(request, deployment_id).pk)
     assert row.revision is not None
-    return {"revision": row.revision.number, "items": [_out(row, fix) for fix in remedies.of(row)]}
+    return {"revision": row.revision.number, "items": [_out(row, fix) for fix in remedies.of(row, request.auth)]}
 
 
 @router.post(

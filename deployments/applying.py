@@ -56,7 +56,7 @@ def apply(row: Deployment, key: str, *, base_number: int | None, actor: Any) -> 
         raise Moving
     if base_number is not None and base_number != row.revision.number:
         raise Stale
-    fix = remedies.find(row, key)
+    fix = remedies.find(row, key, actor)
     if fix is None:
         raise NoFix
     if not fix.by_click:

@@ -1,12 +1,17 @@
-"""The place of a failed start as it is now, for the fixes that fit it (mending/around.py). Reads only."""
+"""The place of a start as it is now, for the fixes that fit it (mending/around.py). Reads only.
+
+Of a start that failed, and of one that is only checked: what is known of the place is put together in one function,
+from one reading of the fleet.
+"""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from deployments import preflight
 from deployments.engines.base import version_key
 from deployments.mending.around import Around, Engine, Form, Holder
-from deployments.models import Deployment, Run
+from deployments.models import Run
 from deployments.placement import Claim, HostView
 from deployments.spec import DeploymentSpec
 from models_catalog import code_at_start, repairs
@@ -17,42 +22,75 @@ from panel.fleet.runtimes import packages
 MOST_FORMS = 3
 
 
-def look(row: Deployment, run: Run | None, spec: DeploymentSpec, fleet: preflight.Fleet) -> Around:
-    """Where the run was; before any run the chosen host, or the one that has the model."""
+@dataclass(frozen=True)
+class _Place:
+    """Where something was started or would be. `gpu_uuids` empty: whichever."""
+
+    host: Host
+    runtime: Runtime | None
+    copy: Copy | None
+    on_gpu: bool
+    gpu_uuids: frozenset[str] = frozenset()
+    kv_cache_gib: int | None = None
+    port_holder: str = ""
+
+
+def of_run(run: Run | None, spec: DeploymentSpec, fleet: preflight.Fleet, *, own: int | None) -> Around:
+    """Where the run was; before any run the chosen host, or the one that has the model. `own`: the deployment."""
     host = _host(run, spec, fleet)
     if host is None:
         return Around(model=fleet.artifact.model_id)
-    runtimes = [r for r in host.runtimes.all() if r.engine == spec.engine and r.present and not r.refusal]
-    runtime = _runtime(run, spec, runtimes)
-    copy = _copy(run, host)
-    view = next(view for view in fleet.seen if view.id == host.pk)
-    worked = set(
-        Run.objects.filter(host=host, runtime__in=runtimes, ready_at__isnull=False).values_list("runtime_id", flat=True)
-    )
-    others = [r for r in runtimes if runtime is None or r.pk != runtime.pk]
-    on_gpu = bool((run.placement if run is not None else {}).get("gpu_uuids"))
+    placed = run.placement if run is not None else {}
+    uuids = frozenset(placed.get("gpu_uuids") or [])
+    on_gpu = bool(uuids) or (run is None and bool(_view(fleet, host).gpus))
+    place = _Place(
+        host, _runtime(run, spec, _engines(host, spec)), _copy(run, host), on_gpu, uuids, placed.get("kv_cache_gib"),
+        str((run.diagnosis if run is not None else {}).get("port_holder") or ""),
+    )  # fmt: skip
+    return _around(place, spec, fleet, own)
+
+
+def of_check(check: preflight.Check, spec: DeploymentSpec, fleet: preflight.Fleet | None, *, own: int | None) -> Around:
+    """Where the planner would start it."""
+    if fleet is None or check.host is None or check.runtime is None or check.copy is None:
+        return Around(model=fleet.artifact.model_id if fleet is not None else None)
+    kv_gib = check.placement.kv_cache_gib if check.placement is not None else None
+    uuids = frozenset(gpu.uuid for gpu in check.gpus)
+    return _around(_Place(check.host, check.runtime, check.copy, bool(uuids), uuids, kv_gib), spec, fleet, own)
+
+
+def _around(place: _Place, spec: DeploymentSpec, fleet: preflight.Fleet, own: int | None) -> Around:
+    host, runtime, copy = place.host, place.runtime, place.copy
+    runtimes = _engines(host, spec)
+    others = [r for r in runtimes if runtime is None or (r.pk != runtime.pk and r.device == runtime.device)]
+    worked = _worked(host, runtimes) if others else set()
+    facts = preflight.runtime_facts(runtime) if runtime is not None else None
+    model_facts = fleet.artifact.facts
     return Around(
         host=host.pk,
         host_name=host.name,
-        on_gpu=on_gpu or (run is None and bool(view.gpus)),
-        kv_cache_gib=run.placement.get("kv_cache_gib") if run is not None else None,
+        on_gpu=place.on_gpu,
+        kv_cache_gib=place.kv_cache_gib,
         runtime=_engine(runtime, worked) if runtime is not None else None,
-        engines=tuple(_engine(r, worked) for r in others if runtime is None or r.device == runtime.device),
+        engines=tuple(_engine(r, worked) for r in others),
         python=f"{runtime.executable.rpartition('/')[0]}/python" if runtime is not None else "",
         plugin=_plugin(runtime),
         copy=copy.pk if copy is not None else None,
         copy_path=copy.path if copy is not None else "",
         repairable=copy is not None and repairs.possible(copy),
         model=fleet.artifact.model_id,
-        tasks=tuple(map(str, fleet.artifact.facts.get("tasks") or ())),
+        method=_method(model_facts),
+        tasks=tuple(map(str, model_facts.get("tasks") or ())),
         own_code=_own_code(copy),
         ggufs=tuple(_ggufs(copy)),
         twins=tuple(_twins(fleet, host))[:MOST_FORMS],
-        method=_method(fleet.artifact.facts),
-        holders=tuple(_holders(view, run, row)),
-        port_holder=str((run.diagnosis if run is not None else {}).get("port_holder") or ""),
-        flags=_flags(runtime),
+        holders=tuple(_holders(_view(fleet, host), place.gpu_uuids, own, fleet.actor)),
+        port_holder=place.port_holder,
+        flags=frozenset(facts.schema.by_name) if facts is not None else frozenset(),
     )
+
+
+# --- where ------------------------------------------------------------------------------------------------------------
 
 
 def _host(run: Run | None, spec: DeploymentSpec, fleet: preflight.Fleet) -> Host | None:
@@ -63,12 +101,34 @@ def _host(run: Run | None, spec: DeploymentSpec, fleet: preflight.Fleet) -> Host
     return next(with_model, None)
 
 
+def _view(fleet: preflight.Fleet, host: Host) -> HostView:
+    return next(view for view in fleet.seen if view.id == host.pk)
+
+
+def _engines(host: Host, spec: DeploymentSpec) -> list[Runtime]:
+    return [r for r in host.runtimes.all() if r.engine == spec.engine and r.present and not r.refusal]
+
+
 def _runtime(run: Run | None, spec: DeploymentSpec, there: list[Runtime]) -> Runtime | None:
     """The run's own, or that which a start would take."""
     wanted = run.runtime_id if run is not None else spec.runtime_id
     if wanted is not None:
         return next((row for row in there if row.pk == wanted), None)
     return max(there, key=lambda row: version_key(row.version), default=None) if run is None else None
+
+
+def _copy(run: Run | None, host: Host) -> Copy | None:
+    here = list(host.copies_here)
+    own = [copy for copy in here if run is not None and copy.pk == run.copy_id]
+    return next(iter([*own, *here]), None)
+
+
+# --- what is there ----------------------------------------------------------------------------------------------------
+
+
+def _worked(host: Host, runtimes: list[Runtime]) -> set[int | None]:
+    ready = Run.objects.filter(host=host, runtime__in=runtimes, ready_at__isnull=False)
+    return set(ready.values_list("runtime_id", flat=True).distinct())
 
 
 def _engine(row: Runtime, worked: set[int | None]) -> Engine:
@@ -79,12 +139,6 @@ def _plugin(runtime: Runtime | None) -> str:
     if runtime is None or not packages.lacks_plugin(runtime):
         return ""
     return "click" if packages.can_add(runtime) else "command"
-
-
-def _copy(run: Run | None, host: Host) -> Copy | None:
-    here = list(host.copies_here)
-    own = [copy for copy in here if run is not None and copy.pk == run.copy_id]
-    return next(iter([*own, *here]), None)
 
 
 def _own_code(copy: Copy | None) -> bool:
@@ -111,22 +165,25 @@ def _method(facts: Mapping[str, Any]) -> str:
     return str((facts.get("quantisation") or {}).get("method") or "")
 
 
-def _holders(view: HostView, run: Run | None, row: Deployment) -> Iterator[Holder]:
-    """What holds memory there now, but for the deployment itself: on the run's GPUs, and the machine's."""
-    wanted = set((run.placement if run is not None else {}).get("gpu_uuids") or [])
+def _holders(view: HostView, uuids: frozenset[str], own: int | None, actor: Any) -> Iterator[Holder]:
+    """What holds memory there now, but for the deployment itself: on the place's GPUs, and the machine's.
+
+    A deployment that the `actor` may not see has no name and no number.
+    """
     claims: list[tuple[Claim, int | None]] = [(claim, None) for claim in view.ram_claims]
     for gpu in view.gpus:
-        if not wanted or gpu.uuid in wanted:
+        if not uuids or gpu.uuid in uuids:
             claims += [(claim, gpu.index) for claim in gpu.claims]
             for user in gpu.others:
                 yield Holder(user.name or str(user.pid), user.used_mib or 0, gpu.index, None, user.pid, user.user)
-    runs = Run.objects.filter(pk__in={claim.holder for claim, _gpu in claims if claim.name})
-    owners = {str(pk): owner for pk, owner in runs.exclude(deployment=row).values_list("pk", "deployment_id")}
+    owners = _owners({claim.holder for claim, _gpu in claims if claim.name}, own)
     for claim, index in claims:
         if claim.holder in owners:
-            mib = claim.mib if claim.used_mib is None else claim.used_mib
-            yield Holder(claim.name, mib, index, owners[claim.holder])
+            mib, owner = claim.mib if claim.used_mib is None else claim.used_mib, owners[claim.holder]
+            seen = actor is None or actor.reaches(owner)
+            yield Holder(claim.name, mib, index, owner) if seen else Holder("", mib, index)
 
 
-def _flags(runtime: Runtime | None) -> frozenset[str]:
-    return frozenset(preflight.runtime_facts(runtime).schema.by_name) if runtime is not None else frozenset()
+def _owners(runs: set[str], own: int | None) -> dict[str, int]:
+    rows = Run.objects.filter(pk__in=runs).values_list("pk", "deployment_id") if runs else ()
+    return {str(pk): owner for pk, owner in rows if owner != own}

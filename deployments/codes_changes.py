@@ -42,6 +42,10 @@ CHANGES: dict[str, Pair] = {
         _("Answers may differ a little."),
     ),
     "change.stop": (_("It fits on %(host)s when %(names)s stops."), ""),
+    "change.stop_other": (
+        _("It fits on %(host)s when something else on this panel stops."),
+        _("You may not see what it is. Ask an admin."),
+    ),
     "change.end_process": (
         _("It fits on %(host)s when %(processes)s, which is not Berth's, lets go of GPU %(index)s."),
         _("Ask whoever started it; the page of the host says who that is."),

@@ -70,6 +70,14 @@ FIXES: dict[str, Pair] = {
     ),
     "fix.stop_gpu": (_("Stop %(name)s, which holds %(mib:gib)s of GPU %(gpu)s"), ""),
     "fix.stop_ram": (_("Stop %(name)s, which holds %(mib:gib)s of the machine's memory"), ""),
+    "fix.stop_gpu_other": (
+        _("Free %(mib:gib)s of GPU %(gpu)s, which something else on this panel holds"),
+        _("You may not see what it is. Ask an admin."),
+    ),
+    "fix.stop_ram_other": (
+        _("Free %(mib:gib)s of the machine's memory, which something else on this panel holds"),
+        _("You may not see what it is. Ask an admin."),
+    ),
     "fix.end": (
         _("End %(name)s (process %(pid)s), which holds %(mib:gib)s of GPU %(gpu)s"),
         _("It is not Berth's. Ask whoever started it, or run this on the host:"),

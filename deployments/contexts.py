@@ -62,9 +62,10 @@ def look_of(row: Deployment) -> str:
 
 
 def detail(
-    row: Deployment, *, may_operate: bool, may_delete: bool, may_ask: bool, may_edit: bool, part: str | None = None
-) -> dict[str, Any]:
-    """`part`: only that is shown, so what it does not show is not made."""
+    row: Deployment, *, may_operate: bool, may_delete: bool, may_ask: bool, may_edit: bool, part: str | None = None,
+    actor: Any = None,
+) -> dict[str, Any]:  # fmt: skip
+    """`part`: only that is shown, so what it does not show is not made. `actor` is who looks."""
     run, kind = row.run, kind_of(row)
     context: dict[str, Any] = {
         "section": "deployments",
@@ -99,7 +100,7 @@ def detail(
     elif kind == "ready" and run is not None:
         context |= ready(row, run)
     elif kind == "failed" and part != "live":  # fixes are tried by the planner, which costs something
-        context |= failed(row, run, may_operate=may_operate)
+        context |= failed(row, run, may_operate=may_operate, actor=actor)
     elif run is not None:
         context["proof"] = _proof(run)
     return context
@@ -266,10 +267,10 @@ def _measured(run: Run) -> list[tuple[str, str, str]]:
 # --- ended ------------------------------------------------------------------------------------------------------------
 
 
-def failed(row: Deployment, run: Run | None, *, may_operate: bool) -> dict[str, Any]:
+def failed(row: Deployment, run: Run | None, *, may_operate: bool, actor: Any = None) -> dict[str, Any]:
     """The failed page. `row.reason` may be of a placing that failed before any run was made."""
     of_run = run is not None and run.outcome == "failed" and run.reason == row.reason
-    fixes = contexts_fixes.views(row, remedies.of(row))
+    fixes = contexts_fixes.views(row, remedies.of(row, actor))
     context: dict[str, Any] = {
         "run_failed": of_run,
         "retry": _retry(row),

@@ -6,27 +6,28 @@ same however much was proposed.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any
 
-from deployments import patching, preflight
-from deployments.around_now import look
+from deployments import around_now, patching, preflight
 from deployments.checklist import engine as checked
 from deployments.diagnosis.offers import about_of
 from deployments.diagnosis.result import Offer
-from deployments.mending import refusals, turn
+from deployments.mending import planned, refusals, turn
 from deployments.mending.fix import Effect, Fix
 from deployments.models import Deployment, Run
 from deployments.placement import Change
 from deployments.spec import DeploymentSpec
 
 MOST_TRIED, MOST_SHOWN = 8, 5
-BACK_CHANCE, CHANGE_CHANCE = 60, 70
+BACK_CHANCE = 60
 RESTING = ("failed", "stopped")
 CHECKED = "check.refused"  # the engine had refused this command when it was asked on its host
 
 
-def of(row: Deployment) -> list[Fix]:
-    """Of a deployment whose newest start or placing failed, the most promising first; [] for any other.
+def of(row: Deployment, actor: Any = None) -> list[Fix]:
+    """Of a deployment whose newest start or placing failed, the most promising first; [] for any other. `actor` is who
+    looks: what this person or token may not see is not named. None sees everything.
 
     None is offered where the settings were changed since: what failed was another start.
     """
@@ -35,10 +36,10 @@ def of(row: Deployment) -> list[Fix]:
         return []
     assert row.revision is not None
     spec = DeploymentSpec.model_validate(row.revision.spec)
-    fleet = preflight.Fleet.of(spec)
+    fleet = preflight.Fleet.of(spec, actor=actor)
     if fleet is None:
         return []
-    around = look(row, run, spec, fleet)
+    around = around_now.of_run(run, spec, fleet, own=row.pk)
     found = refusals.fixes_of(row.reason, spec, around)
     if run is not None:
         found += turn.fixes_of(str(run.diagnosis.get("class") or ""), _offers(run), spec, around)
@@ -94,19 +95,19 @@ class _Asks:
 
     def changes(self) -> list[Fix]:
         """What the planner itself proposes: it has tried each of them."""
-        check = self.unchanged()
-        found = []
-        for place, change in enumerate(check.changes):
-            params = dict(change.reason.params)
-            if change.patch:
-                found.append(Fix("patch", change.reason.code, params, patch=change.patch,
-                                 option=_option_of(change), chance=CHANGE_CHANCE - place))  # fmt: skip
-            elif change.reason.code == "change.twin_away":
-                found.append(Fix("model", change.reason.code, params, link="model", target=params["model"],
-                                 chance=CHANGE_CHANCE - 10 - place, cost="time"))  # fmt: skip
-            else:
-                found.append(Fix("host", change.reason.code, params, chance=CHANGE_CHANCE - 10 - place, cost="time"))
-        return found
+        return list(planned.fixes_of(self.unchanged().changes, may_name=self._may_name))
+
+    @cached_property
+    def _hidden(self) -> frozenset[str]:
+        """Names of deployments that whoever looks may not see."""
+        reach = getattr(self.fleet.actor, "deployments", None)
+        if reach is None:
+            return frozenset()
+        names = Deployment.objects.filter(deleted_at=None).exclude(pk__in=reach).values_list("name", flat=True)
+        return frozenset(names)
+
+    def _may_name(self, name: str) -> bool:
+        return name not in self._hidden
 
     def accepted(self, fixes: Iterable[Fix]) -> list[Fix]:
         """Those that need no patch, and of the others those that the planner takes, with what it says of them."""
@@ -131,7 +132,9 @@ class _Asks:
             if checked.refusal_of(check, self.spec):  # the engine has said already that it would not start so
                 return None
             return fix.told(*_effects(check, fix.option, self.spec))
-        near = next((change for change in check.changes if change.patch and _option_of(change) == fix.option), None)
+        near = next(
+            (change for change in check.changes if change.patch and planned.option_of(change) == fix.option), None
+        )
         if near is None or self.tried >= MOST_TRIED:
             return None
         return self._nearest(fix, near)
@@ -152,21 +155,10 @@ def _among(fix: Fix, found: Iterable[Fix]) -> bool:
     return any(dict(fix.patch) == dict(other.patch) for other in found if other.kind == "patch")
 
 
-_OPTIONS = {
-    "change.share": "gpu_memory_utilization", "change.kv_gib": "kv_cache_gib", "change.context": "max_model_len",
-    "change.kv_fp8": "kv_cache_dtype", "change.sequences": "max_num_seqs", "change.eager": "enforce_eager",
-    "change.gpus": "gpu_count", "change.gpus_slow": "gpu_count", "change.twin": "artifact_id",
-}  # fmt: skip
-
-
-def _option_of(change: Change) -> str:
-    return _OPTIONS.get(change.reason.code, "")
-
-
 def _effects(check: preflight.Check, option: str, spec: DeploymentSpec) -> list[Effect]:
     """What the estimate says of it, as far as memory is what it changes."""
     placed = check.placement
-    memory = option in (*_OPTIONS.values(), "max_num_batched_tokens", "dtype", "")
+    memory = option in (*planned.OPTIONS.values(), "max_num_batched_tokens", "dtype", "")
     if placed is None or not memory or placed.plan is None:
         return []
     if placed.level == "fits":
@@ -189,9 +181,9 @@ def _spare_gib(check: preflight.Check, spec: DeploymentSpec) -> float | None:
     return round(cache * (1 - wanted / people), 1)
 
 
-def find(row: Deployment, key: str) -> Fix | None:
+def find(row: Deployment, key: str, actor: Any = None) -> Fix | None:
     """The fix of this key among those that are offered now."""
-    return next((fix for fix in of(row) if fix.key == key), None)
+    return next((fix for fix in of(row, actor) if fix.key == key), None)
 
 
 def as_dict(fix: Fix) -> dict[str, Any]:

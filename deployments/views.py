@@ -201,7 +201,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
         "may_edit": can(request.actor, "deployments.edit"),
     }
     part = request.GET.get("part")
-    context = contexts.detail(row, **rights, part=part if is_htmx(request) else None)
+    context = contexts.detail(row, **rights, part=part if is_htmx(request) else None, actor=request.actor)
     return page(request, "deployments/detail.html", {**context, "part": part}, parts=["live"])
 
 

@@ -8,15 +8,16 @@ from typing import Any
 
 from django.utils import timezone
 
-from deployments import patching, preflight, queries, run_secrets
+from deployments import around_now, patching, preflight, queries, run_secrets
 from deployments.checklist import engine, static
 from deployments.checklist.findings import Finding, Part, Verdict, verdict, warnings
-from deployments.mending.around import Around, Engine
+from deployments.mending.around import Around
 from deployments.mending.fix import Fix
 from deployments.models import Deployment
 from deployments.preflight import Check
 from deployments.spec import DeploymentSpec
 from models_catalog.models import Artifact
+from panel.fleet.models import Job
 
 AGAIN_AFTER_S = 20  # what the host could not say is asked once more, and not at every look
 
@@ -44,11 +45,15 @@ def look(
 
     `own` is the deployment that has the name by right, and gives back what its run holds before it starts anew.
     """
-    fleet = preflight.Fleet.of(spec, queries.run_of(own) if own is not None else None)
+    fleet = preflight.Fleet.of(spec, queries.run_of(own) if own is not None else None, actor)
     check = preflight.check(spec, name=name, fleet=fleet)
-    around, said = _around(check, fleet), engine.Outcome()
+    said, job, around = engine.Outcome(), None, engine.NOWHERE
     if engine.can_be_asked(check):
-        said = _asked(check, spec, around, name=name, actor=actor, ask=ask, again=again)
+        said, job = _asked(check, spec, name=name, actor=actor, ask=ask, again=again)
+    if check.refusals or said.state == "refused":  # else nothing asks for a fix that would have to fit the place
+        around = around_now.of_check(check, spec, fleet, own=own)
+    if said.state == "refused":
+        said = engine.outcome(job, spec, around)
     if said.finding is not None and said.finding.fixes:
         said = replace(said, finding=replace(said.finding, fixes=_accepted(said.finding.fixes, spec, name, fleet)))
     notes = check.launch.notes if check.launch is not None else []
@@ -64,21 +69,6 @@ def look(
                  skipped=not said.host),
         ),
         check,
-    )  # fmt: skip
-
-
-def _around(check: Check, fleet: preflight.Fleet | None) -> Around:
-    """The place that was chosen, for the fixes that fit it."""
-    model = fleet.artifact.model_id if fleet is not None else None
-    if check.host is None or check.runtime is None or check.copy is None:
-        return Around(model=model)
-    runtime = check.runtime
-    return Around(
-        host=check.host.pk, host_name=check.host.name, on_gpu=bool(check.gpus), model=model,
-        kv_cache_gib=check.placement.kv_cache_gib if check.placement is not None else None,
-        runtime=Engine(runtime.pk, runtime.version, runtime.device),
-        copy=check.copy.pk, copy_path=check.copy.path,
-        flags=frozenset(preflight.runtime_facts(runtime).schema.by_name),
     )  # fmt: skip
 
 
@@ -128,19 +118,20 @@ def _secrets(spec: DeploymentSpec, actor: Any, own: int | None) -> list[Finding]
 
 
 def _asked(
-    check: Check, spec: DeploymentSpec, around: Around, *, name: str, actor: Any, ask: bool, again: bool
-) -> engine.Outcome:
+    check: Check, spec: DeploymentSpec, *, name: str, actor: Any, ask: bool, again: bool
+) -> tuple[engine.Outcome, Job | None]:
+    """What the engine said so far, and the job that it said it in."""
     job = engine.known(check)
-    found = engine.outcome(job, spec, around)
+    found = engine.outcome(job, spec)
     if not ask or found.state == "running":
-        return found
+        return found, job
     old = job is not None and (timezone.now() - job.created_at).total_seconds() > AGAIN_AFTER_S
     if job is None or again or (found.state == "unknown" and old and _may_change(found)):
         job = engine.order(check, name=name, actor=actor)
         if job is None:
-            return engine.Outcome("unknown", Finding("note", "check.host_busy"))
-        return engine.outcome(job, spec, around)
-    return found
+            return engine.Outcome("unknown", Finding("note", "check.host_busy")), None
+        return engine.outcome(job, spec), job
+    return found, job
 
 
 def _may_change(found: engine.Outcome) -> bool:

@@ -9,7 +9,7 @@ from deployments.checklist.findings import Finding
 from deployments.engines import arguments
 from deployments.engines.base import Reason, RuntimeFacts
 from deployments.engines.options import Schema
-from deployments.mending import edits
+from deployments.mending import edits, planned
 from deployments.mending import refusals as mending
 from deployments.mending.around import Around
 from deployments.mending.fix import Fix
@@ -124,7 +124,7 @@ _HOW_SURE = {"tight": ("warning", "check.tight"), "unlikely": ("warning", "check
 def of_plan(placed: Placement | None, reason: Mapping[str, Any], changes: Iterable[Change]) -> list[Finding]:
     """Where it would run and how surely; an error where no place takes it, with what would make it fit."""
     if placed is None:
-        fixes = tuple(Fix("patch", c.reason.code, c.reason.params, patch=dict(c.patch)) for c in changes if c.patch)
+        fixes = tuple(planned.fixes_of(change for change in changes if change.patch))
         return [Finding("error", str(reason.get("code") or "place.none"), dict(reason.get("params") or {}), "", fixes)]
     level, code = _HOW_SURE.get(placed.level, ("", ""))
     why = next((note.params["because"] for note in placed.notes if "because" in note.params), None)

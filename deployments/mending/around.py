@@ -20,7 +20,10 @@ class Engine:
 
 @dataclass(frozen=True)
 class Holder:
-    """What holds memory: a deployment of ours (`deployment`), or a process that is not (`pid`). GPU None: the RAM."""
+    """What holds memory: a deployment of ours (`deployment`), or a process that is not (`pid`). GPU None: the RAM.
+
+    Without name and number: a deployment that whoever looks may not see.
+    """
 
     name: str
     mib: int

@@ -298,7 +298,10 @@ def _held(around: Around, chance: int, *, on_gpu: bool) -> Iterator[Fix]:
     holders = [holder for holder in around.holders if (holder.gpu is not None) == on_gpu]
     for holder in sorted(holders, key=lambda holder: -holder.mib)[:MOST_HOLDERS]:
         params: dict[str, Any] = {"name": holder.name, "mib": holder.mib, "gpu": holder.gpu}
-        if holder.deployment is not None:
+        if not holder.name:
+            code = "fix.stop_gpu_other" if on_gpu else "fix.stop_ram_other"
+            yield Fix("stop", code, params, chance=chance - 5, cost="time")
+        elif holder.deployment is not None:
             code = "fix.stop_gpu" if on_gpu else "fix.stop_ram"
             yield Fix("stop", code, params, link="deployment", target=holder.deployment, chance=chance, cost="time")
         elif holder.pid is not None:

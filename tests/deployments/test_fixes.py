@@ -8,12 +8,14 @@ from django.urls import reverse
 from django.utils import timezone
 
 from deployments import acts, applying, evidence, patching, queries, remedies, services, story
+from deployments.contexts_fixes import title
 from deployments.diagnosis import failure
 from deployments.mending.fix import Fix
 from deployments.models import Deployment, Run
 from deployments.reconcile import reconcile
 from deployments.spec import DeploymentSpec
 from models_catalog.models import Copy
+from panel.accounts.actor import Actor
 from panel.accounts.models import User
 from panel.audit.models import Event
 from panel.core.errors import Conflict
@@ -140,6 +142,47 @@ def test_queries_do_not_grow_with_what_is_proposed(copy: Copy, django_assert_max
     remedies.of(row)  # engines' flags are read once a process
     with django_assert_max_num_queries(24):
         assert remedies.of(row)
+
+
+BUSY = (
+    "ValueError: Free memory on device cuda:0 (1.92/44.99 GiB) on startup is less than desired GPU memory utilization "
+    "(0.9, 40.49 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.\n"
+)
+
+
+def beside(copy: Copy, name: str) -> Deployment:
+    """Another deployment that holds memory of the first GPU."""
+    row = builders.make_deployment(copy, name, state="ready")
+    run = builders.make_run(row, copy)
+    gpu = copy.host.gpus.get()
+    copy.host.reservations.create(gpu=gpu, holder=str(run.pk), mib=40_000)
+    Gpu.objects.filter(pk=gpu.pk).update(reserved_mib=40_000)
+    return row
+
+
+def test_what_holds_the_memory_is_named_only_to_who_may_see_it(copy: Copy) -> None:
+    other = beside(copy, "secret-project")
+    row = broken(copy, BUSY)
+    everybody = [(fix.code, dict(fix.params).get("name"), fix.target) for fix in remedies.of(row)]
+    assert ("fix.stop_gpu", "secret-project", other.pk) in everybody
+    limited = Actor(name="a program", id=1, role="operator", deployments=frozenset({row.pk}))
+    told = remedies.of(row, limited)
+    assert ("fix.stop_gpu_other", None) in [(fix.code, fix.target) for fix in told]
+    assert "secret-project" not in repr(told)
+    both = Actor(name="a program", id=1, role="operator", deployments=frozenset({row.pk, other.pk}))
+    assert "secret-project" in repr(remedies.of(row, both))
+
+
+def test_what_would_have_to_stop_is_named_only_to_who_may_see_it(copy: Copy) -> None:
+    other = beside(copy, "secret-project")
+    row = builders.make_deployment(copy, state="failed")
+    Deployment.objects.filter(pk=row.pk).update(reason={"code": "place.none", "params": {}})
+    row = queries.one(row.pk)
+    assert "change.stop" in [fix.code for fix in remedies.of(row)]
+    limited = Actor(name="a program", id=1, role="operator", deployments=frozenset({row.pk}))
+    told = remedies.of(row, limited)
+    assert "change.stop_other" in [fix.code for fix in told] and "secret-project" not in repr(told)
+    assert other.name not in "".join(title(fix)[0] for fix in told)
 
 
 # --- applied ----------------------------------------------------------------------------------------------------------
