@@ -78,6 +78,10 @@ CODES: dict[str, Pair] = {
     ),
     # placing: why a host or a GPU was not taken
     "artifact.gone": (_("The model is not in the catalog any more."), _("Choose another one in the settings.")),
+    "context.beyond_model": (
+        _("Conversations of %(context)s tokens are asked for; this model was made for %(longest)s at most."),
+        _("The engine would refuse to start. Set the longest conversation to %(longest)s tokens or less."),
+    ),
     "place.none": (_("No place can take it now."), _("Each place and its reason is listed below.")),
     "host.none": (_("No host is connected."), _("Start the agent of a host; see the Hosts page.")),
     "host.gone": (_("The chosen host is not known any more."), _("Choose another host in the settings.")),

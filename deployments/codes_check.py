@@ -29,6 +29,10 @@ CHECKS: dict[str, Pair] = {
         _("There is already a deployment with the name %(name)s."),
         _("Choose another name: programs say it to reach this one."),
     ),
+    "check.context_beyond": (
+        _("Conversations of %(context)s tokens are longer than the %(longest)s that the model's files name."),
+        _("Your settings or its files may allow that; the engine decides. Beyond its length a model answers poorly."),
+    ),
     "check.tight": (
         _("It just fits."),
         _("At the worst end of the estimate it would not. If it fails for memory, a shorter context helps most."),
@@ -96,6 +100,7 @@ PARTS = {
     "host": (_("The host"), _("Shared memory, open files and disks are enough.")),
 }
 NOT_YET = {
+    "plan": _("Looked for once the settings are right."),
     "settings": _("Looked at once there is a place for it."),
     "engine": _("Asked once everything above is right."),
     "host": _("Told by the host together with the engine's answer."),

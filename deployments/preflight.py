@@ -25,7 +25,7 @@ from deployments.fleet_now import hosts_for, views, without_flags
 from deployments.measured_runs import lessons_for
 from deployments.models import Run
 from deployments.placement import Candidate, Change, HostView, NoPlacement, Placement
-from deployments.planner import Estimator, Need, Outlook, Twin, nearest, outlook, plan
+from deployments.planner import Estimator, Need, Outlook, Twin, length, nearest, outlook, plan
 from deployments.spec import DeploymentSpec
 from deployments.twins import twins_of
 from models_catalog import code_at_start
@@ -238,11 +238,14 @@ def need_of(spec: DeploymentSpec) -> Need:
 
 
 def _no_place(found: NoPlacement, changes: Iterable[Change]) -> dict[str, Any]:
-    """The first reason leads; every candidate is kept with its own, and what would make it fit."""
+    """Every place is kept with its own reason, and what would make it fit; what is so at every place leads."""
     params: dict[str, Any] = {"candidates": named(found.reasons)}
+    long = next((one.reason for one in found.reasons if one.reason.code == length.CODE), None)
+    if long is not None:
+        params = {**long.params, "candidates": []}
     if told := [change.as_dict() for change in changes]:
         params["changes"] = told
-    return {"code": "place.none", "params": params}
+    return {"code": long.code if long is not None else "place.none", "params": params}
 
 
 def named(candidates: Iterable[Candidate]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from deployments.mending import planned, refusals, turn
 from deployments.mending.fix import Effect, Fix
 from deployments.models import Deployment, Run
 from deployments.placement import Change
+from deployments.planner import length
 from deployments.spec import DeploymentSpec
 
 MOST_TRIED, MOST_SHOWN = 8, 5
@@ -45,7 +46,7 @@ def of(row: Deployment, actor: Any = None) -> list[Fix]:
         found += turn.fixes_of(str(run.diagnosis.get("class") or ""), _offers(run), spec, around)
         found += _back(row, run, spec)
     asks = _Asks(spec, row.name, fleet)
-    if row.reason.get("code") == "place.none":
+    if row.reason.get("code") in ("place.none", length.CODE):
         found += asks.changes()
     if row.reason.get("code") == CHECKED and (told := checked.diagnosis_of(asks.unchanged())) is not None:
         found += turn.fixes_of(told.code, told.fixes, spec, around)

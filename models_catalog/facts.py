@@ -201,6 +201,7 @@ class ModelFacts(_Plain):
     vocab_size: int | None = None
     context_length: int | None = None
     context_source: str = ""
+    context_named: int | None = None  # before any stretching; None where the files do not settle what engines take
     sliding_window: int | None = None
     experts: int | None = None
     experts_used: int | None = None

@@ -14,6 +14,7 @@ from deployments.checklist.findings import Finding, Part, Verdict, verdict, warn
 from deployments.mending.around import Around
 from deployments.mending.fix import Fix
 from deployments.models import Deployment
+from deployments.planner import length
 from deployments.preflight import Check
 from deployments.spec import DeploymentSpec
 from models_catalog.models import Artifact
@@ -57,13 +58,18 @@ def look(
     if said.finding is not None and said.finding.fixes:
         said = replace(said, finding=replace(said.finding, fixes=_accepted(said.finding.fixes, spec, name, fleet)))
     notes = check.launch.notes if check.launch is not None else []
-    settings = _settings(check, spec, notes, around) + _name(name, own) + _secrets(spec, actor, own)
+    settings = (
+        _settings(check, spec, notes, around)
+        + _length(check, spec, fleet)
+        + _name(name, own)
+        + _secrets(spec, actor, own)
+    )
     plan = static.of_plan(check.placement, check.reason, check.changes)
     return CheckList(
         (
             Part("files", tuple(_files(check, spec, around))),
             Part("settings", tuple(settings), skipped=check.runtime is None and not settings),
-            Part("plan", tuple(plan)),
+            Part("plan", tuple(plan), skipped=check.reason.get("code") == length.CODE),
             _engine_part(check, said),
             Part("host", tuple(static.of_host(said.host, len(check.gpus))), waits=said.state == "running",
                  skipped=not said.host),
@@ -100,6 +106,13 @@ def _settings(check: Check, spec: DeploymentSpec, notes: list[Any], around: Arou
     if check.runtime is None:
         return []
     return static.of_settings(spec, preflight.runtime_facts(check.runtime), check.refusals, notes, around)
+
+
+def _length(check: Check, spec: DeploymentSpec, fleet: preflight.Fleet | None) -> list[Finding]:
+    if fleet is None:
+        return []
+    version = check.runtime.version if check.runtime is not None else ""
+    return static.of_length(spec, fleet.artifact.facts, version, check.changes)
 
 
 def _name(name: str, own: int | None) -> list[Finding]:

@@ -14,6 +14,8 @@ from deployments.mending import refusals as mending
 from deployments.mending.around import Around
 from deployments.mending.fix import Fix
 from deployments.placement import Change, Placement
+from deployments.planner import Estimator, length
+from deployments.planner.asked import asked_of
 from deployments.spec import DeploymentSpec
 
 # Refusals of the adapter that are about the model's files or its permission, not about a setting.
@@ -115,6 +117,20 @@ def _adapters(spec: DeploymentSpec, said: Mapping[str, Any], schema: Schema) -> 
     return []
 
 
+def of_length(spec: DeploymentSpec, facts: Mapping[str, Any], version: str, changes: Iterable[Change]) -> list[Finding]:
+    """A conversation longer than the model was made for. `version` is the engine's, "" while there is no place."""
+    found = length.too_long(asked_of(spec), Estimator.of(facts, spec.task).facts, version)
+    if found is None:
+        return []
+    reason = found.reason
+    if not found.sure:
+        return [Finding("note", reason.code, reason.params, reason.option)]
+    fixes = tuple(planned.fixes_of(changes))
+    params = {"name": length.OPTION, "from": found.context, "to": found.longest}
+    own = _fix("fix.set", params, edits.with_option(spec, length.OPTION, found.longest), length.OPTION)
+    return [Finding("error", reason.code, reason.params, reason.option, fixes or (own,))]
+
+
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 _HOW_SURE = {"tight": ("warning", "check.tight"), "unlikely": ("warning", "check.unlikely"),
@@ -123,6 +139,8 @@ _HOW_SURE = {"tight": ("warning", "check.tight"), "unlikely": ("warning", "check
 
 def of_plan(placed: Placement | None, reason: Mapping[str, Any], changes: Iterable[Change]) -> list[Finding]:
     """Where it would run and how surely; an error where no place takes it, with what would make it fit."""
+    if placed is None and reason.get("code") == length.CODE:
+        return []  # said of the settings, and there is nothing to look for a place for
     if placed is None:
         fixes = tuple(planned.fixes_of(change for change in changes if change.patch))
         return [Finding("error", str(reason.get("code") or "place.none"), dict(reason.get("params") or {}), "", fixes)]

@@ -21,6 +21,9 @@ USUAL_CONTEXT = 8192  # tokens of a conversation, where nobody says
 AUTO_CONTEXT_SINCE = (0, 14)  # from then on the engine lowers the context to what fits, see engines/vllm.py
 LORA_RANK = 16  # the engine's default
 GIB = 2**30
+# What may let the engine take a longer conversation than the model's files say, or have it read other files.
+STRETCHES = ("hf_overrides", "rope_scaling", "rope_parameters", "hf_config_path", "config_format")
+ALLOWS_LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 SHORT = {
     "-tp": "tensor_parallel_size",
     "-pp": "pipeline_parallel_size",
@@ -57,6 +60,8 @@ class Asked:
     dp: int = 1
     dtype: str = ""
     whole_experts: bool = False  # each expert lies on one GPU (enable-expert-parallel)
+    stretches: bool = False  # something said may allow more than the model's own length
+    no_window: bool = False  # a sliding window is not used, and ends the length
     need: Need = Need()
 
     def parts(self, gpus: int) -> tuple[int, int, int]:
@@ -95,8 +100,15 @@ def asked_of(spec: DeploymentSpec, need: Need | None = None) -> Asked:
         dp=_count(flags.get("data_parallel_size")) or 1,
         dtype=str(flags.get("dtype") or "").lower(),
         whole_experts=_on(flags.get("enable_expert_parallel")),
+        stretches=any(flags.get(name) for name in STRETCHES) or _allows_longer(spec),
+        no_window=_on(flags.get("disable_sliding_window")),
         need=need or Need(),
     )
+
+
+def _allows_longer(spec: DeploymentSpec) -> bool:
+    said = str(spec.env.get(ALLOWS_LONGER, "0")).strip().lower()
+    return said not in ("", "0", "false") or ALLOWS_LONGER in spec.env_secrets
 
 
 def flags_of(spec: DeploymentSpec) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from deployments.planner.asked import Asked
 from models_catalog.estimate import Gpu, Lesson, Options, Plan
+from models_catalog.estimate.longest import longest
 from models_catalog.estimate.need import Fit, Needs, Setting, Wish
 from models_catalog.facts import ModelFacts
 
@@ -47,6 +48,11 @@ class Estimator:
     @property
     def longest(self) -> int | None:
         return self.needs.longest
+
+    def longest_by(self, version: str) -> int | None:
+        """The context that this engine version takes for the model's own."""
+        own = longest(self.facts, version)
+        return own.tokens if own is not None else None
 
     def wish(self, asked: Asked, version: str) -> Wish:
         """What is asked, as this engine version understands it."""

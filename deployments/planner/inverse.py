@@ -64,9 +64,12 @@ def longest_context(
     *,
     estimator: Estimator | None = None,
 ) -> Answer | None:
-    """Tokens of each of so many conversations at the same time, in steps of 1,024; None where not even 1,024 fit."""
+    """Tokens of each of so many conversations at the same time, in steps of 1,024, or the model's own length.
+
+    None where not even 1,024 fit.
+    """
     asks = estimator or Estimator.of(model_facts, spec.task)
-    short = spec.model_copy(update={"options": {**spec.options, "max_model_len": ROUND}})
+    short = spec.model_copy(update={"options": {**spec.options, "max_model_len": min(ROUND, asks.longest or ROUND)}})
     found = rank(short, hosts, model_facts, Need(people=people), estimator=asks)
     best: Answer | None = None
     for spot in _different(found.spots, found.asked):
@@ -87,14 +90,16 @@ def _of_length(asked: Asked, context: int) -> Asked:
 def _longest(asked: Asked, spot: Spot, share: float, estimator: Estimator, *, sure: bool) -> int:
     """By halving; more context never takes less memory."""
     enough = ("fits",) if sure else ENOUGH
-    low, high = 0, max(ROUND, estimator.longest or LONGEST_UNKNOWN) // ROUND
+    own = estimator.longest_by(spot.setting.version) or LONGEST_UNKNOWN
+
+    def holds(tokens: int) -> bool:
+        return estimator.fit(_of_length(asked, tokens), spot.setting, share).level in enough
+
+    low, high = 0, own // ROUND
     while low < high:
         middle = (low + high + 1) // 2
-        if estimator.fit(_of_length(asked, middle * ROUND), spot.setting, share).level in enough:
-            low = middle
-        else:
-            high = middle - 1
-    return low * ROUND
+        low, high = (middle, high) if holds(middle * ROUND) else (low, middle - 1)
+    return own if low == own // ROUND and own % ROUND and holds(own) else low * ROUND
 
 
 def _widest(spot: Spot, asked: Asked, estimator: Estimator) -> Spot:

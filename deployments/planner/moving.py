@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deployments.placement import DEFAULT_UTILISATION, GpuView, HostView
-from deployments.planner import gpus
+from deployments.planner import gpus, length
 from deployments.planner.asked import Asked, Need, asked_of
 from deployments.planner.effects import Effect, effects
 from deployments.planner.fit import Estimator
@@ -60,7 +60,7 @@ def outlook(
         _numbers(spec, spot, asked, estimator) if spot is not None else None,
         longest_context(spec, hosts, model_facts, need.people or 1, estimator=estimator) if known else None,
         most_people(spec, hosts, model_facts, goal, estimator=estimator) if known and goal else None,
-        estimator.longest,
+        estimator.longest_by(spot.setting.version if spot is not None else ""),
         effects(spec, hosts, model_facts, need, spot, estimator) if spot is not None else (),
         _alone(spot, asked, estimator) if spot is not None else None,
     )
@@ -88,6 +88,7 @@ def _numbers(spec: DeploymentSpec, spot: Spot, asked: Asked, estimator: Estimato
         return None
     without = spec.model_copy(update={"options": {k: v for k, v in spec.options.items() if k != "max_model_len"}})
     unsaid, version = asked_of(without, asked.need), setting.version
+    end = length.ends(asked, estimator.facts, version)
     usual, roomy = gpus.usual_share(spot.gpus) if spot.gpus else (spot.share, True)
     return parts | {
         "share": spot.share,
@@ -100,7 +101,8 @@ def _numbers(spec: DeploymentSpec, spot: Spot, asked: Asked, estimator: Estimato
         "goal": unsaid.goal(version, estimator.longest),
         "must": unsaid.must(version, estimator.longest),
         "short": min(LEAST_CONTEXT, estimator.longest or LEAST_CONTEXT),
-        "longest": estimator.longest,
+        "longest": estimator.longest_by(version),
+        "ends": end.tokens if end is not None and end.sure else None,
         "replicas": setting.dp,
         "seats": spot.fit.seats,
     }

@@ -12,7 +12,7 @@ from typing import Any
 
 from deployments.engines.base import Reason
 from deployments.placement import Change, CopyView, GpuView, HostView, NoPlacement, Placement
-from deployments.planner import rules
+from deployments.planner import length, rules
 from deployments.planner.asked import Need, asked_of, typed_among_flags
 from deployments.planner.fit import Estimator
 from deployments.planner.inverse import longest_context
@@ -28,6 +28,7 @@ SIZE = frozenset(
     {"gpu.too_small", "gpu.too_small_each", "gpu.share_too_small", "host.ram_too_small", "host.kv_too_small"}
 )
 SHAPE = frozenset({"gpu.too_few", "parallel.heads", "parallel.vocabulary", "parallel.kv_heads", "parallel.groups"})
+LENGTH = frozenset({length.CODE})
 QUALITY_LAST = ("change.kv_fp8", "change.twin", "change.twin_away")
 SLOW, TWIN = "change.gpus_slow", "change.twin"
 
@@ -84,11 +85,14 @@ def nearest(
 ) -> tuple[Change, ...]:
     """Each single change that is enough, the nearest first; empty where memory is not what is missing."""
     codes = frozenset(candidate.reason.code for candidate in found.reasons)
-    if not codes & (HELD | SIZE | SHAPE):
+    if not codes & (HELD | SIZE | SHAPE | LENGTH):
         return ()
     need = need or Need()
     asks = estimator or Estimator.of(model_facts, spec.task)
     question = _Try(spec, _likeliest(hosts), model_facts, need, asks, codes)
+    if codes & LENGTH:  # whatever else were changed, the engine would refuse it
+        shorter = _context(question)
+        return (shorter,) if shorter is not None else ()
     makers: tuple[Callable[[_Try], Change | None], ...] = (
         _share, _kv_gib, _context, _fp8_cache, _sequences, _eager, _gpus,
     )  # fmt: skip
@@ -161,7 +165,8 @@ def _context(question: _Try) -> Change | None:
     people = question.need.people or 1
     answer = longest_context(question.spec, question.hosts, question.model_facts, people, estimator=question.estimator)
     wanted = max(question.need.context or 0, asked_of(question.spec).context or 0)
-    if answer is None or answer.value < LEAST_CONTEXT or (wanted and answer.value >= wanted):
+    least = min(LEAST_CONTEXT, question.estimator.longest or LEAST_CONTEXT)
+    if answer is None or answer.value < least or (wanted and answer.value >= wanted):
         return None
     shorter = replace(question, need=replace(question.need, context=None))
     patch = question.options(max_model_len=answer.value)

@@ -15,7 +15,7 @@ from deployments.placement import (
     NoPlacement,
     Placement,
 )
-from deployments.planner import cpu, gpus
+from deployments.planner import cpu, gpus, length
 from deployments.planner.asked import Asked, Need, asked_of
 from deployments.planner.fit import Estimator
 from deployments.planner.search import PASSING, Search, Spot, opened
@@ -55,7 +55,9 @@ def plan(
         return NoPlacement((gone,), False)
     if not hosts:
         return NoPlacement((Candidate(0, "", Reason("host.none")),), False)
-    return NoPlacement(found.reasons, any(candidate.reason.code in PASSING for candidate in found.reasons))
+    codes = {candidate.reason.code for candidate in found.reasons}
+    waits = bool(codes & PASSING) and length.CODE not in codes  # the model is no other elsewhere, or later
+    return NoPlacement(found.reasons, waits)
 
 
 def _first(spec: DeploymentSpec, found: Ranked) -> Placement:

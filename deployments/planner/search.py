@@ -9,6 +9,7 @@ from typing import Any, Literal
 from deployments.engines.base import Reason, version_key
 from deployments.engines.registry import adapter_for
 from deployments.placement import Candidate, CopyView, GpuView, HostView, Level, RuntimeView
+from deployments.planner import length
 from deployments.planner.asked import Asked
 from deployments.planner.fit import Estimator
 from deployments.spec import DeploymentSpec
@@ -132,9 +133,18 @@ def opened(search: Search, host: HostView) -> Open | None:
     elif copy:
         device = _device(search, host)
         runtime = _runtime(search, host, device)
-        if runtime:
+        if runtime and not _is_too_long(search, host, runtime):
             return Open(host, copy, runtime, device)
     return None
+
+
+def _is_too_long(search: Search, host: HostView, runtime: RuntimeView) -> bool:
+    """More than the model was made for is refused by the engine, whatever the memory."""
+    found = length.too_long(search.asked, search.estimator.facts, runtime.facts.version)
+    if found is None or not found.sure:
+        return False
+    search.note(host, found.reason)
+    return True
 
 
 def _copy(search: Search, host: HostView) -> CopyView | None:

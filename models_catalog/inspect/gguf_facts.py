@@ -128,18 +128,25 @@ def _facts(group: GgufSet, headers: Sequence[GgufHeader], around: Beside) -> Mod
         return ModelFacts.model_validate(common)
     arch = clean(first.text("general.architecture"), 60)
     shape = {"geometry": gguf_geometry(first, tied=not any(header.has_output for header in headers))}
-    parts = {**common, **shape, **_dimensions(first, arch), **_attention(first, arch), **_weights(group, headers)}
+    parts = {
+        **common,
+        **shape,
+        **_dimensions(first, arch, around),
+        **_attention(first, arch),
+        **_weights(group, headers),
+    }
     return ModelFacts.model_validate({**parts, **_words(first), **_use(first, arch, around)})
 
 
-def _dimensions(header: GgufHeader, arch: str) -> dict[str, object]:
+def _dimensions(header: GgufHeader, arch: str, around: Beside) -> dict[str, object]:
     def number(name: str) -> int | None:
         return largest(header.values.get(f"{arch}.{name}"))
 
     vocab = header.lists.get("tokenizer.ggml.tokens") or (
         header.embedding_shape[1] if len(header.embedding_shape) == 2 else number("vocab_size")
     )
-    context = number("context_length")
+    context, rope = number("context_length"), rope_of(header, arch)
+    settled = not around.config and not (rope is not None and rope.scaling)
     return {
         "architectures": [arch] if arch else [],
         "model_type": arch,
@@ -148,7 +155,8 @@ def _dimensions(header: GgufHeader, arch: str) -> dict[str, object]:
         "vocab_size": whole(vocab),
         "context_length": context,
         "context_source": f"{arch}.context_length" if context else "",
-        "rope": rope_of(header, arch),
+        "context_named": context if settled else None,
+        "rope": rope,
         "sliding_window": number("attention.sliding_window"),
         "experts": number("expert_count"),
         "experts_used": number("expert_used_count"),

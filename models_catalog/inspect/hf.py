@@ -119,7 +119,6 @@ class _Inspection:
             count = weights.parameters(quantisation.bits if quantisation else None)
         dtype = hf_config.dtype(config) or _main_format(weights)
         scheme, plain_parts = packing(config, extra)
-        dimensions = hf_config.dimensions(config, mistral.PARAMS if mistral_form else CONFIG)
         own = _own_files(listing, selected.files)
         facts = ModelFacts(
             format="hf",
@@ -138,7 +137,7 @@ class _Inspection:
             sharded_for=selected.sharded_for,
             licence=licence_of(listing),
             generation=generation_of(self.json("generation_config.json")),
-            **dimensions,
+            **self.dimensions(config, mistral_form),
             **self.words(config),
             **_files(listing, own),
         )
@@ -147,6 +146,12 @@ class _Inspection:
         problems += _judge(facts, weights if complete else None)
         self.unfinished(facts)
         return Found(facts, name, problems, own)
+
+    def dimensions(self, config: dict[str, Any], mistral_form: bool) -> dict[str, Any]:
+        found = hf_config.dimensions(config, mistral.PARAMS if mistral_form else CONFIG)
+        if self.listing.has(mistral.PARAMS) and self.listing.named(end=".safetensors", start="consolidated"):
+            found["context_named"] = None  # engines may read the other form, which may name another
+        return found
 
     def json(self, name: str) -> dict[str, Any]:
         return _json(self.listing, name, self.problems)

@@ -11,9 +11,10 @@ from models_catalog.inspect.reading import clean, first_whole, obj, real, texts,
 # The language part of models that also see or hear is nested under one of these keys.
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 CONTEXT_KEYS = (
-    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length", "max_sequence_length",
-    "max_seq_length", "n_ctx",
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "max_seq_length",
+    "seq_len",
 )  # fmt: skip
+OWN_CONTEXT = "model_max_length"  # counts alone where it is said (Command R)
 # RoPE kinds whose maximum is already the scaled one.
 ALREADY_SCALED = frozenset({"default", "su", "longrope", "llama3", "mrope", "proportional"})
 
@@ -25,6 +26,15 @@ def language_part(config: dict[str, Any]) -> dict[str, Any]:
         deeper = obj(inner.get("text_config"))
         if deeper or inner:
             return {**config, **inner, **deeper}
+    return config
+
+
+def own_part(config: dict[str, Any]) -> dict[str, Any]:
+    """The same without what stands outside of it."""
+    for key in NESTED:
+        inner = obj(config.get(key))
+        if inner:
+            return {**inner, **obj(inner.get("text_config"))}
     return config
 
 
@@ -55,6 +65,7 @@ def dimensions(config: dict[str, Any], file: str = "config.json") -> dict[str, A
         "vocab_size": vocab,
         "context_length": context,
         "context_source": source,
+        "context_named": context_named(config),
         "sliding_window": sliding,
         "experts": experts,
         "experts_used": used if experts else None,
@@ -113,19 +124,50 @@ def rope(part: dict[str, Any]) -> Rope | None:
 def context_length(config: dict[str, Any], file: str = "config.json") -> tuple[int | None, str]:
     """(tokens, where it says so). Scaling that the value does not contain yet is applied, as vLLM does."""
     part = language_part(config)
-    found = [(n, key) for key in CONTEXT_KEYS if (n := whole(part.get(key)))]
-    if not found:
+    number, key = _named(part) or first_whole(part, "n_ctx")
+    if number is None:
         return None, ""
-    number, key = min(found)
     source = f"{file}: {key}"
     scaling = obj(part.get("rope_scaling")) or obj(part.get("rope_parameters"))
-    kind = clean(scaling.get("rope_type") or scaling.get("type") or "default", 40)
-    factor = scaling.get("factor")
-    model = clean(part.get("model_type")) + clean(config.get("model_type"))
-    if kind in ALREADY_SCALED or "gemma3" in model or not isinstance(factor, int | float) or not 1 < factor < 1e6:
+    kind, factor = _kind(scaling), scaling.get("factor")
+    if (
+        kind in ALREADY_SCALED
+        or "gemma3" in _model_type(config, part)
+        or not isinstance(factor, int | float)
+        or not 1 < factor < 1e6
+    ):
         return number, source
     original = whole(scaling.get("original_max_position_embeddings")) if kind == "yarn" else None
     return whole(int((original or number) * factor)), f"{source} × {kind} {factor:g}"
+
+
+def _named(part: dict[str, Any]) -> tuple[int, str] | None:
+    """(tokens, key) by which engines know the length."""
+    if own := whole(part.get(OWN_CONTEXT)):
+        return own, OWN_CONTEXT
+    return min(((n, key) for key in CONTEXT_KEYS if (n := whole(part.get(key)))), default=None)
+
+
+def context_named(config: dict[str, Any]) -> int | None:
+    """The same before any stretching; None where releases of the engine read the stretching differently.
+
+    Layers of several kinds, and factors of kinds that have none by their nature: there the last word is the engine's.
+    """
+    part = language_part(config)
+    found = _named(own_part(config))
+    told = [obj(part.get(name)) for name in ("rope_scaling", "rope_parameters")]
+    kinds = [each for one in told for each in one.values() if isinstance(each, dict)]
+    kinds += [one for one in told if _kind(one) in ("default", "mrope", "proportional")]
+    stretched = any((real(kind.get("factor")) or 1) > 1 for kind in kinds)
+    return None if found is None or (stretched and "gemma3" not in _model_type(config, part)) else found[0]
+
+
+def _kind(scaling: dict[str, Any]) -> str:
+    return clean(scaling.get("rope_type") or scaling.get("type") or "default", 40)
+
+
+def _model_type(config: dict[str, Any], part: dict[str, Any]) -> str:
+    return clean(part.get("model_type")) + clean(config.get("model_type"))
 
 
 def dtype(config: dict[str, Any]) -> str:

@@ -69,6 +69,7 @@ const Fit = (() => {
   /** As the planner would choose the share of this place. */
   function answer(d, context, people) {
     const ok = ['fits', 'tight'], usual = at(d, context, people, d.said ? d.share : d.usual);
+    if (d.ends && context > d.ends) return { ...usual, level: 'no' };  // the model was not made for it
     if (d.said) return usual;
     const frugal = d.priority === 'fit' ? leastShare(d, context, people, ['fits']) ?? leastShare(d, context, people, ok) : null;
     if (frugal !== null && frugal <= d.most) return at(d, context, people, frugal);
@@ -79,14 +80,15 @@ const Fit = (() => {
     return { ...at(d, context, people, Math.max(d.most, d.least)), level: 'no' };
   }
 
-  /** The longest context for so many people, in steps of 1,024; 0 where not even that fits. */
+  /** The longest context for so many people, in steps of 1,024 or the model's own; 0 where not even that fits. */
   function longest(d, people) {
-    let low = 0, high = Math.floor(Math.max(1024, d.longest ?? 2 ** 20) / 1024);
+    const own = d.longest ?? 2 ** 20, holds = n => ['fits', 'tight'].includes(at(d, n, people || 1, d.most).level);
+    let low = 0, high = Math.floor(own / 1024);
     while (low < high) {
       const middle = (low + high + 1) >> 1;
-      if (['fits', 'tight'].includes(at(d, middle * 1024, people || 1, d.most).level)) low = middle; else high = middle - 1;
+      if (holds(middle * 1024)) low = middle; else high = middle - 1;
     }
-    return low * 1024;
+    return low === Math.floor(own / 1024) && own % 1024 && holds(own) ? own : low * 1024;
   }
 
   /** How many of the people that there is memory for are answered at once. */

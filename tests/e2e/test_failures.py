@@ -244,7 +244,8 @@ def test_berth_mends_it_itself_where_someone_switched_that_on(stack: Stack) -> N
 def test_what_the_engine_refuses_when_it_is_asked_is_never_started(stack: Stack) -> None:
     make_fake_model(stack.models / "fine")
     stack.scan()
-    options = {"max_model_len": 999_999, "max_num_seqs": 1}
+    # with an override only the engine knows how long a conversation may be
+    options = {"max_model_len": 999_999, "max_num_seqs": 1, "hf_overrides": {"rope_theta": 20_000.0}}
     spec = DeploymentSpec(artifact_id=stack.artifact("fine").pk, device="cpu", kv_cache_gib=1, options=options)
     assert look(spec, name="asked").verdict in ("running", "refused")
     until(lambda: look(spec, name="asked").verdict == "refused", timeout=60, why="the host's engine answered")

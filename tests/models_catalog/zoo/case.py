@@ -94,6 +94,7 @@ def dims(layers: int, hidden: int, heads: int, kv: int, width: int, vocab: int, 
         "value_length": width,
         "vocab_size": vocab,
         "context_length": context,
+        "context_named": context,
     }
 
 

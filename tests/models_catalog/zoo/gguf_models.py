@@ -265,7 +265,7 @@ MODELS = [
         facts("deepseek2", "Q8_0", 8, 15_706_484_224,
               stored(15_706_484_224, 55 * 2048 + 27 * 512, "Q8_0", Q8_0))
         | dims(27, 2048, 16, 1, 192, 102400, 163840) | rope(10000.0, "yarn", 40.0, 4096)
-        | {"value_length": 128, "experts": 64, "experts_used": 6},
+        | {"value_length": 128, "experts": 64, "experts_used": 6, "context_named": None},
         shape={"latent": {"kv_rank": 512, "q_rank": 0, "rope": 64, "nope": 128, "value": 128}, "dense_layers": 1,
                "shared_width": 2816},
     ),

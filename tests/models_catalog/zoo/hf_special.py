@@ -260,7 +260,8 @@ SPECIAL = [
         HF | named("MistralForCausalLM", "mistral") | plain(7_248_023_552) | dims(32, 4096, 32, 8, 128, 32768, 32768)
         | rope(1e6)
         | {"config_format": "mistral", "tokenizer": "tekken.json", "tokenizer_kind": "tekken", "generation": {},
-           "template_source": "tekken.json", "context_source": "params.json: max_position_embeddings", "file_count": 3},
+           "template_source": "tekken.json", "context_source": "params.json: max_position_embeddings", "file_count": 3,
+           "context_named": None},
     ),
     Case(
         "Pixtral-12B", mistral_form({**PARAMS, "dim": 5120, "n_layers": 40, "vocab_size": 131072,
@@ -269,7 +270,7 @@ SPECIAL = [
         | dims(40, 5120, 32, 8, 128, 131072, 131072) | rope(1e6)
         | {"config_format": "mistral", "tokenizer": "tekken.json", "tokenizer_kind": "tekken", "generation": {},
            "inputs": ["text", "image"], "template_source": "tekken.json", "file_count": 3,
-           "context_source": "params.json: max_position_embeddings"},
+           "context_source": "params.json: max_position_embeddings", "context_named": None},
     ),
     Case(
         "opt-2.7b",
