@@ -52,11 +52,15 @@ def start_and_memory(panel: Panel, engines: measure.Engines, figures: Figures) -
 
 
 def delays(panel: Panel, person: measure.Person, row: object, figures: Figures) -> None:
-    figures.times("Click to engine's process", measure.click_to_engine(person, row), p50=150, p99=500)
+    figures.times("Start to engine's process", measure.click_to_engine(person, row), p50=150, p99=500)
+    figures.times("Deploy to engine's process", measure.deploy_to_engine(person, row), p50=150, p99=500)
+    figures.times("An estimate over HTTP", measure.estimates(panel), p50=10)
+    measure.start(person, row)
     if not measure.CHROMIUM:
         say("Engine's line and end to the drawn page: not measured, there is no Chromium here")
         return
     with measure.browser(person, panel) as page:
+        figures.times("Slider to drawn bars", measure.slider_to_bars(row, page), p99=50)
         lines, longest = measure.line_to_page(row, panel, page)
         figures.times("Engine's line to the drawn page", lines, p50=100, p99=300)
         figures.one("Longest task of the browser while it follows the log", longest, "ms", 50)
@@ -100,7 +104,7 @@ def main() -> int:
     options = parser.parse_args()
     figures = Figures(say)
     if not options.only_panel:
-        figures.good &= estimate.main(rows=False)
+        figures.good &= estimate.to_file()
         planner.main()  # said, not required: it depends on what else the machine does
         figures.good &= diagnosis.main()
         figures.good &= inspect.main()

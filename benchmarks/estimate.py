@@ -1,12 +1,14 @@
 """How far the memory estimate is from measured launches, row by row, beside the rules of thumb; and how long it takes.
 
-Run: `python -m benchmarks.estimate [--summary]`. The launches are in tests/data/memory.
+Run: `python -m benchmarks.estimate [--summary]`. The launches are in tests/data/memory. `make bench` writes the rows to
+test-output/estimate.txt.
 """
 
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from statistics import median
 
 from models_catalog.estimate import estimate
@@ -26,26 +28,38 @@ LIMITS = {  # (median, 90th percentile) of the relative error; None: not limited
 }
 CALL_MS, TABLE_MS = 10.0, 50.0
 ROUNDS = 5
+ROWS = Path.cwd() / "test-output" / "estimate.txt"
 MODELS = ("Qwen--Qwen3-8B", "Qwen--Qwen3-30B-A3B", "google--gemma-3-12b-it", "deepseek-ai--DeepSeek-V2-Lite-Chat")
 TEAM = (("NVIDIA L4", 23_034), ("NVIDIA GeForce RTX 4090", 24_564), ("NVIDIA L40S", 46_068),
         ("NVIDIA A100-SXM4-80GB", 81_920), ("NVIDIA H100 80GB HBM3", 81_559), ("NVIDIA H200", 143_771))  # fmt: skip
 
 
-def main(*, rows: bool = True) -> bool:
-    """Print the tables; False when a limit is broken."""
+def main(*, rows: Callable[[str], None]) -> bool:
+    """Print the tables, every launch to `rows`; False when a limit is broken."""
     good = True
     for errors in all_errors():
-        if rows:
-            table(errors)
+        for line in table(errors):
+            rows(line)
         good &= summary(errors)
     return all([calls(), api_calls(), tables(), good])
 
 
-def table(errors: Errors) -> None:
-    say(f"\n{errors.name}: report, measured, estimate, error; then the rules of thumb")
+def table(errors: Errors) -> Iterator[str]:
+    """A line for each launch: measured, ours, and how far each rule is from what was measured."""
+    yield f"\n{errors.name}: report, measured, estimate, its error; then the error of"
+    yield from (f"    {number}: {rule}" for number, rule in enumerate(errors.rules, 1))
     for name, ours, measured, naive in errors.rows:
-        others = "  ".join(f"{100 * (value / measured - 1):+7.1f} %" for value in naive.values())
-        say(f"  {name}  {measured:>14,.2f}  {ours:>14,.2f}  {100 * (ours / measured - 1):+7.2f} %   {others}")
+        others = "  ".join(f"{n}: {100 * (value / measured - 1):+7.1f} %" for n, value in enumerate(naive.values(), 1))
+        yield f"  {name}  {measured:>14,.2f}  {ours:>14,.2f}  {100 * (ours / measured - 1):+7.2f} %   {others}"
+
+
+def to_file() -> bool:
+    """The same, with the rows in a file, for who reads a hundred figures of other things as well."""
+    ROWS.parent.mkdir(exist_ok=True)
+    with ROWS.open("w", encoding="utf-8") as file:
+        good = main(rows=lambda line: print(line, file=file))
+    say(f"  each launch: {ROWS.relative_to(Path.cwd())}")
+    return good
 
 
 def summary(errors: Errors) -> bool:
@@ -127,4 +141,4 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(0 if main(rows="--summary" not in sys.argv) else 1)
+    raise SystemExit(0 if main(rows=say if "--summary" not in sys.argv else lambda line: None) else 1)

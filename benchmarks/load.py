@@ -20,55 +20,58 @@ LIMITS = {"list": 60.0, "home": 40.0, "api": 250.0, "healthz": 20.0, "home kB": 
 PAGES, RATE, SECONDS = 200, 50, 60
 ASKED = 40  # requests of each list
 CLIENTS, RATE_S = 16, 10.0
-LISTS = (
-    "deployments",
-    "hosts",
-    "models",
-    "runtimes",
-    "runtimes/installs",
-    "failures/runs",
-    "events",
-    "users",
-    "users/invitations",
-    "tokens",
-)
-SITES = (
-    "/",
+# Beside every page and list without a further word in its address: filtered, sorted, from their far end.
+FAR = (
     "/?state=ready",
     "/?q=chat-07",
     "/?page=20",
-    "/hosts/",
-    "/models/",
     "/models/?show=fits",
     "/models/?show=unused",
     "/models/?q=model-7",
     "/models/?sort=size",
     "/models/?page=10",
-    "/models/downloads/",
-    "/models/downloads/find",
-    "/runtimes/",
-    "/failures/",
     "/failures/?days=30&q=chat-07",
     "/failures/?page=20",
-    "/activity",
-    "/people/",
-    "/account",
+)
+FAR_API = (
+    "/api/v1/deployments?q=chat-07",
+    "/api/v1/failures",
+    "/api/v1/failures?days=90&host=gpu-007",
+    "/api/v1/events?who=person-7&limit=50",
 )
 
 
-def paths_of(deployment: int, model: int) -> tuple[list[str], list[str]]:
-    """(API, pages): every list, one deployment, its starts and its model, and long lists from their far end."""
-    api = [f"/api/v1/{name}?limit=50" for name in LISTS]
-    api += [
-        f"/api/v1/deployments/{deployment}",
-        f"/api/v1/deployments/{deployment}/runs",
-        "/api/v1/deployments?q=chat-07",
-    ]
-    api += ["/api/v1/failures", "/api/v1/failures?days=90&host=gpu-007"]
-    api += ["/api/v1/events?who=person-7&limit=50", f"/api/v1/events?on=deployment:{deployment}"]
-    pages = [f"/deployments/{deployment}/", f"/models/{model}/", f"/models/{model}/elsewhere"]
+def whole_lists() -> list[str]:
+    """Every operation that gives a list and needs nothing said, as the API describes itself."""
+    from panel.api import PREFIX, document
+
+    found = []
+    for path, operations in document()["paths"].items():
+        words = {word["name"] for word in operations.get("get", {}).get("parameters", [])}
+        if "limit" in words and "{" not in path:
+            found.append(f"{path}?limit=50")
+    assert found and all(path.startswith(PREFIX) for path in found)
+    return found
+
+
+def whole_pages() -> list[str]:
+    """Every page that somebody signed in can open and that needs nothing in its address, but for streams."""
+    from tests.house.test_permissions import ANYONE, NOBODY, TABLE
+
+    found = [path for path, (reads, _writes) in TABLE.items() if reads not in (ANYONE, NOBODY) and "<" not in path]
+    asks_more = ("live", ".json", "downloads/new")  # streams, files, and a form of one model that its address names
+    return [f"/{path}" for path in found if not path.endswith(asks_more)]
+
+
+def paths_of(deployment: int, run: str, model: int) -> tuple[list[str], list[str]]:
+    """(API, pages): every list and page, one deployment, one start and one model, and long lists from their far end."""
+    one = f"/api/v1/deployments/{deployment}"
+    api = [*whole_lists(), *FAR_API, one, f"{one}/runs", f"/api/v1/runs/{run}"]
+    api += [f"{one}/fixes", f"{one}/revisions", f"/api/v1/events?on=deployment:{deployment}"]
+    pages = [f"/deployments/{deployment}/", f"/deployments/{deployment}/edit", f"/deployments/{deployment}/answers"]
+    pages += [f"/runs/{run}/", f"/models/{model}/", f"/models/{model}/elsewhere"]
     pages += [f"/activity?on=deployment:{deployment}"]
-    return api, [*SITES, *pages]
+    return api, [*whole_pages(), *FAR, *pages]
 
 
 async def lists(port: int, token: str, cookie: str, paths: tuple[list[str], list[str]], out: Any) -> bool:
@@ -153,7 +156,8 @@ def main(panel: Panel, deployment: Any, session: str, out: Any) -> bool:
     out(f"A panel with {size} (made in {time.monotonic() - began:.0f} s)")
     token, cookie = access(deployment, session)
     time.sleep(3)  # autovacuum and the loop settle
-    paths = paths_of(deployment.pk, deployment.run.copy.artifact.model_id)
+    run = deployment.run
+    paths = paths_of(deployment.pk, str(run.pk), run.copy.artifact.model_id)
     good = asyncio.run(lists(panel.port, token, cookie, paths, out))
     good &= asyncio.run(crowd(panel.port, token, cookie, deployment.pk, paths[0], out))
     # These never ran: `down`, which comes next, must not wait for a thousand ends that nobody will report.

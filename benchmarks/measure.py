@@ -23,7 +23,7 @@ from tests.panel.running import Panel
 
 AS_BROWSER = {"Accept": "text/html"}
 LIMITS = {"first page": 5.0, "memory": 450}  # seconds, MiB
-STARTS, CLICKS, EXITS, LINES = 3, 25, 10, 100
+STARTS, CLICKS, EXITS, LINES, MOVES, ASKED = 3, 25, 10, 100, 200, 50
 SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("worst", 1.0))
 PASSWORD = "correct horse battery"
 
@@ -201,10 +201,82 @@ def click_to_engine(person: Person, row: Any) -> list[float]:
     return delays
 
 
+def deploy_to_engine(person: Person, row: Any) -> list[float]:
+    """From the click on Deploy, with the form as the page fills it in, to the engine's process of the new deployment.
+
+    `row` is stopped meanwhile; each new one is stopped and deleted before the next.
+    """
+    from deployments.models import Deployment
+
+    person.post(f"/deployments/{row.pk}/stop")
+    wait_for(row, "stopped", pause=0.02)
+    delays = []
+    for number in range(CLICKS):
+        name = f"new-{number}"
+        form = {"artifact": row.revision.spec["artifact_id"], "name": name, "device": "cpu", "task": "generate",
+                "kv_cache_gib": 1, "max_model_len": 2048, "people": 1, "restart": "never"}  # fmt: skip
+        time.sleep(0.2 + number % 7 / 10)  # not in step with any timer
+        clicked = time.clock_gettime(time.CLOCK_BOOTTIME)
+        answer = person.post("/deployments/new", **{key: str(value) for key, value in form.items()})
+        if answer.status_code != 302:
+            raise RuntimeError(f"Deploy: HTTP {answer.status_code}")
+        made = Deployment.objects.get(name=name)
+        wait_for(made, "ready", pause=0.02)
+        delays.append(began_at(engine_of(made)) - clicked)
+        person.post(f"/deployments/{made.pk}/stop")
+        wait_for(made, "stopped", pause=0.02)
+        person.post(f"/deployments/{made.pk}/delete", name=name)
+    return delays
+
+
 def began_at(pid: int) -> float:
     """When a process began, seconds since boot, exact to a clock tick."""
     after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return int(after_name[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def estimates(panel: Panel) -> list[float]:
+    """Seconds of `POST /api/v1/estimate` with a whole config.json, over one connection."""
+    from panel.accounts.models import Scope, User
+    from panel.accounts.tokens import create_token
+    from tests.models_catalog.estimate.builders import config
+
+    user = User.objects.get(username="bench")
+    _row, token = create_token(user, "estimates", actor=user, scope=Scope.API_WRITE)
+    body = {"config": config("Qwen--Qwen3-8B"), "gpu": "H100", "engine_version": "0.32.0", "max_model_len": 8192}
+    took = []
+    with httpx.Client(
+        base_url=f"http://127.0.0.1:{panel.port}", headers={"Authorization": f"Bearer {token}"}
+    ) as client:
+        for number in range(ASKED + 2):
+            began = time.perf_counter()
+            client.post("/api/v1/estimate", json=body).raise_for_status()
+            if number > 1:  # the first ones load what answers
+                took.append(time.perf_counter() - began)
+    return took
+
+
+MOVE = """async moves => {
+  const range = document.querySelector('.slider input[type=range]'), took = [];
+  for (let n = 0; n < moves; n++) {
+    range.value = Math.round((+range.max) * ((n * 37) % 100) / 100);
+    const began = performance.now();
+    range.dispatchEvent(new Event('input', { bubbles: true }));
+    document.querySelector('#bars').getBoundingClientRect();       // what the move changed is laid out
+    await new Promise(drawn => requestAnimationFrame(() => { setTimeout(drawn) }));
+    took.push((performance.now() - began) / 1000);
+    await new Promise(rest => setTimeout(rest, 30));
+  }
+  return took;
+}"""
+
+
+def slider_to_bars(row: Any, page: Any) -> list[float]:
+    """Seconds from a move of a slider of the deploy page to the end of the frame that shows its bars."""
+    page.goto(f"/deployments/new?artifact={row.revision.spec['artifact_id']}")
+    page.locator(".slider input[type=range]").first.wait_for()
+    page.locator("#bars .bar").first.wait_for()
+    return [float(value) for value in page.evaluate(MOVE, MOVES)]
 
 
 WATCH = """mark => new Promise(drawn => {
