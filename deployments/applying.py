@@ -7,9 +7,9 @@ import logging
 from typing import Any
 
 from django.db import transaction
-from django.utils.translation import gettext_lazy as _
 
 from deployments import patching, queries, remedies, services, story
+from deployments.conflicts import Edited, Moving, NoFix, NotHere
 from deployments.mending import safe
 from deployments.mending.fix import Fix
 from deployments.models import Deployment, Run
@@ -22,40 +22,16 @@ from panel.core.errors import Conflict
 log = logging.getLogger(__name__)
 
 
-class Stale(Conflict):
-    code = "fix.stale"
-    message: Any = _("The settings were changed since this fix was proposed. Nothing was done.")
-    hint: Any = _("Look at the page again: it shows what helps now.")
-
-
-class NoFix(Conflict):
-    code = "fix.gone"
-    message: Any = _("This fix is not offered any more. Nothing was done.")
-    hint: Any = _("Something changed meanwhile. Look at the page again: it shows what helps now.")
-
-
-class NotHere(Conflict):
-    code = "fix.elsewhere"
-    message: Any = _("Berth cannot do this by itself.")
-    hint: Any = _("The page of the deployment says where it is done. Then press Start.")
-
-
-class Moving(Conflict):
-    code = "fix.moving"
-    message: Any = _("It is being started already. Nothing was done.")
-    hint: Any = _("Wait until this start has ended.")
-
-
 def apply(row: Deployment, key: str, *, base_number: int | None, actor: Any) -> Deployment:
     """Apply the offered fix of this key and start again. `row` comes from queries.one.
 
-    Raises Stale, Moving, NoFix or NotHere, and what services.start raises.
+    Raises Edited, Moving, NoFix or NotHere, and what services.start raises.
     """
     assert row.revision is not None
     if row.state not in remedies.RESTING:
         raise Moving
     if base_number is not None and base_number != row.revision.number:
-        raise Stale
+        raise Edited
     fix = remedies.find(row, key, actor)
     if fix is None:
         raise NoFix
@@ -84,16 +60,20 @@ def _class_of(row: Deployment, run: Run | None) -> str:
 def apply_finding(row: Deployment, family: str, *, base_number: int | None, actor: Any) -> None:
     """Make the change that a finding offers; what serves is started again with it. `row` comes from queries.one.
 
-    Raises Conflict where it is not offered any more, would not start now, or settings were saved since, and what
-    services.edit raises.
+    Raises NoFix where it is not offered any more or would not start now, Edited where settings were saved since, and
+    what services.edit raises.
     """
     assert row.revision is not None
-    found = row.run.findings.get("found", []) if row.run is not None else []
-    fix = next((each["fix"] for each in found if each["family"] == family and each.get("fix")), None)
+    fix = fixes.offered(row.run, family)
     # A patch has the options whole: under other settings than those that run it would undo what somebody just saved.
     runs = row.state == State.READY and row.run is not None and row.run.revision_id == row.revision_id
-    if fix is None or not runs or base_number != row.revision.number or not fixes.still_helps(row, family, fix):
-        raise Conflict("deployment.edited", _("This has changed since the page was opened."), _("Look at it again."))
+    if not runs or base_number != row.revision.number:
+        raise Edited
+    if fix is None:
+        raise NoFix
+    if not fixes.still_helps(row, fix):
+        fixes.take_back(row.run, family)
+        raise NoFix
     spec = patching.apply(DeploymentSpec.model_validate(row.revision.spec), fix["patch"])
     services.edit(row, spec=spec, actor=actor, base_number=base_number)
 

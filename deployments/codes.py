@@ -9,13 +9,12 @@ from deployments.codes_changes import CHANGES
 from deployments.codes_check import CHECKS
 from deployments.codes_places import PLACES
 from deployments.codes_secrets import SECRETS
-from deployments.serving.codes import FIXES, FOUND
+from deployments.serving.codes import FOUND
 from panel.core.wording import Pair
 
 CODES: dict[str, Pair] = {
     **CHANGES,
     **FOUND,
-    **FIXES,
     **CHECKS,
     **SECRETS,
     **PLACES,

@@ -19,6 +19,14 @@ FIXES: dict[str, Pair] = {
     "fix.gpus": (_("Use %(to)s GPUs instead of %(from)s"), ""),
     "fix.gpus_one": (_("Use one GPU instead of %(from)s"), ""),
     "fix.sequences": (_("Answer at most %(to)s requests at the same time"), _("More people than that wait a little.")),
+    "fix.sequences_up": (
+        _("Answer %(to)s requests at the same time instead of %(from)s"),
+        _("Each answer then comes a little more slowly."),
+    ),
+    "fix.graphs": (
+        _("Let it record its work for the GPU (CUDA graphs)"),
+        _("The start takes a little longer, and each answer less."),
+    ),
     "fix.step_tokens": (
         _("Read at most %(to)s tokens in one step"),
         _("The engine reads requests in steps; long texts then take more of them."),
@@ -99,6 +107,39 @@ FIXES: dict[str, Pair] = {
     "fix.free_host_id": (_("Let Berth choose the host"), ""),
     "fix.free_gpu_uuids": (_("Let Berth choose the GPU"), ""),
 }
+
+# Fixes that rows may still name and that are called otherwise now.
+EARLIER: dict[str, Pair] = {
+    "fix.more_kv": (
+        _("Make the memory for conversations larger: %(before)s → %(after)s GiB."),
+        _("It is taken from the main memory of the host."),
+    ),
+    "fix.less_kv": (
+        _("Make the memory for conversations smaller: %(before)s → %(after)s GiB."),
+        _("Fewer conversations fit at the same time."),
+    ),
+    "fix.more_share": (
+        _("Let it use more of the GPU's memory: a share of %(before)s → %(after)s."),
+        _("All that is gained goes to conversations."),
+    ),
+    "fix.less_share": (
+        _("Leave more of the GPU's memory free: a share of %(before)s → %(after)s."),
+        _("Fewer conversations fit at the same time."),
+    ),
+    "fix.fewer_sequences": (
+        _("Answer at most %(after)s requests at the same time."),
+        _("The others wait a little, and none starts over."),
+    ),
+    "fix.more_sequences": (
+        _("Answer more requests at the same time: %(before)s → %(after)s."),
+        _("Each answer then comes a little more slowly."),
+    ),
+    "fix.longer": (
+        _("Allow longer conversations: %(before)s → %(after)s tokens."),
+        _("Fewer of them fit at the same time."),
+    ),
+}
+FIXES |= EARLIER
 
 # What a fix brings or costs.
 EFFECTS: dict[str, Pair] = {

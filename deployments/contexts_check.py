@@ -12,8 +12,8 @@ from deployments.checklist.findings import Finding, Part
 from deployments.checklist.look import CheckList
 from deployments.codes_check import NOT_YET, PARTS
 from deployments.contexts import candidates
-from deployments.contexts_fixes import title
 from deployments.contexts_form import field_values
+from deployments.fix_words import title
 from deployments.mending.fix import Fix
 from deployments.spec import DeploymentSpec
 from deployments.wording import words

@@ -6,19 +6,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.urls import reverse
-from django.utils.translation import gettext, gettext_lazy, ngettext
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
 from deployments import story
-from deployments.codes_fixes import EFFECTS, FIXES
 from deployments.contexts_run import run_row
+from deployments.fix_words import effect_text, shown, title
 from deployments.mending.fix import Fix
 from deployments.models import Deployment, Run
 from deployments.story import Attempt
-from deployments.wording import FIXED_WHERE, label_of, person, words
+from deployments.wording import label_of, person, words
 from panel.core.mask import mask
-from panel.core.numbers import ngroup
-from panel.core.wording import fill, said
 
 # Where a fix is done that is no click here: name of the page, whether it is of one thing, the button's word.
 PAGES: dict[str, tuple[str, bool, Any]] = {
@@ -32,38 +30,10 @@ PAGES: dict[str, tuple[str, bool, Any]] = {
 }
 
 
-def title(fix: Fix) -> tuple[str, str]:
-    """(what to do, what to know of it)."""
-    if not fix.code:
-        return fill(gettext(fix.text), dict(fix.params)).rstrip("."), str(FIXED_WHERE.get(fix.kind, ""))
-    found = said(FIXES, {"code": fix.code, "params": _params(fix)})
-    own = fill(gettext(fix.text), dict(fix.params)) if fix.text and fix.kind != "settings" else ""
-    return found.text.rstrip("."), own or found.hint
-
-
-def _params(fix: Fix) -> dict[str, Any]:
-    values = {name: value if name.endswith("mib") else _value(value) for name, value in mask(dict(fix.params)).items()}
-    names = [label_of(str(name)) for name in fix.params.get("names") or [] if isinstance(name, str)]
-    quoted = [_("“%(name)s”") % {"name": name} for name in names]
-    known = {"label": label_of(str(fix.params.get("name") or "")), "labels": ", ".join(quoted)}
-    return {**values, **known} if not fix.code.startswith("change.") else values
-
-
-def _value(value: Any) -> Any:
-    if isinstance(value, bool):
-        return _("on") if value else _("off")
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return ngroup(value) if isinstance(value, int) and abs(value) >= 10_000 else value
-
-
 def fix_view(row: Deployment, fix: Fix, *, first: bool = False) -> dict[str, Any]:
     """One fix with its button, for who may press it."""
     what, note = title(fix)
-    effects = [
-        {"good": effect.good, "text": said(EFFECTS, {"code": effect.code, "params": dict(effect.params)}).text}
-        for effect in fix.effects
-    ]
+    effects = [{"good": effect.good, "text": effect_text(effect)} for effect in fix.effects]
     view: dict[str, Any] = {
         "key": fix.key,
         "kind": fix.kind,
@@ -141,7 +111,7 @@ def _changed(each: Attempt) -> str:
 def _pair(name: str, before: Any, after: Any) -> str:
     hidden = [mask({name: value})[name] for value in (before, after)]
     leaf = label_of(name.removeprefix("options.").removeprefix("restart."))
-    texts = ["–" if value in (None, "", []) else str(_value(value)) for value in hidden]
+    texts = ["–" if value in (None, "", []) else str(shown(value)) for value in hidden]
     return f"{leaf}: {texts[0]} → {texts[1]}"
 
 

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from pydantic import ValidationError
 
 from deployments import events, run_secrets
+from deployments.conflicts import Edited, Moving
 from deployments.hidden import still_hidden
 from deployments.models import Deployment, Revision
 from deployments.spec import NAME, DeploymentSpec, diff
@@ -148,7 +149,7 @@ def edit(deployment: Deployment, *, spec: DeploymentSpec, actor: Any, base_numbe
     _check_artifact(spec, actor)
     current = row.revision
     if base_number is not None and current.number != base_number:
-        raise Conflict("deployment.edited", _("Someone saved other settings while this page was open."))
+        raise Edited
     changes = diff(DeploymentSpec.model_validate(current.spec), spec)
     if not changes:
         return current
@@ -190,7 +191,7 @@ def start_in_detail(deployment: Deployment, *, actor: Any) -> Deployment:
     if waiting and row.detail_asked == row.restart_asked:
         return row
     if row.desired == Desired.RUNNING and (row.state not in ("failed", "stopped") or waiting):
-        raise Conflict("deployment.moving", _("It is being started already."), _("Wait until this start has ended."))
+        raise Moving
     _check_start(row, actor)
     row = _want(row, Desired.RUNNING, "deployment.started_in_detail", actor, ask=True)
     Deployment.objects.filter(pk=row.pk).update(detail_asked=row.restart_asked)
@@ -209,9 +210,9 @@ def start_fixed(
     """
     row = _locked(deployment)
     if row.revision.number != base_number:
-        raise Conflict("deployment.edited", _("Someone saved other settings while this page was open."))
+        raise Edited
     if row.state not in ("failed", "stopped") or row.restart_asked > row.restart_done:
-        raise Conflict("deployment.moving", _("It is being started already."), _("Wait until this start has ended."))
+        raise Moving
     if why.get("by_itself") and row.desired != Desired.RUNNING:  # whoever stopped it while a fix was looked for, wins
         raise Conflict
     _check_artifact(spec, actor)

@@ -25,8 +25,10 @@ GIB = 1024  # MiB
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something that is not well. `family` is one rule's, `code` says it in words; `since` is in Unix seconds."""
+class Symptom:
+    """Something that is not well; kept in `Run.findings` and told as a finding. `family` is one rule's, `code` says it
+    in words; `since` is in Unix seconds.
+    """
 
     family: str
     code: str
@@ -335,7 +337,7 @@ RULES = (
 )
 
 
-def judge(points: Sequence[Point], facts: Facts, before: Iterable[Finding], base: Params) -> list[Finding]:
+def judge(points: Sequence[Point], facts: Facts, before: Iterable[Symptom], base: Params) -> list[Symptom]:
     """What is not well now, the worst first. `before` is what was found at the look before, `base` see `base_of`."""
     window, known = Window(points, facts.now), {finding.family: finding for finding in before}
     found = []
@@ -344,9 +346,9 @@ def judge(points: Sequence[Point], facts: Facts, before: Iterable[Finding], base
         if new is not None:
             ending, since, params = new
             if old is not None:  # the words and the time stay; the numbers are of now
-                found.append(Finding(rule.family, old.code, rule.level, old.since, {**old.params, **params}))
+                found.append(Symptom(rule.family, old.code, rule.level, old.since, {**old.params, **params}))
             else:
-                found.append(Finding(rule.family, f"{rule.family}{ending}", rule.level, since, params))
+                found.append(Symptom(rule.family, f"{rule.family}{ending}", rule.level, since, params))
         elif old is not None and rule.stays(window, facts, base):
             found.append(old)
     return found

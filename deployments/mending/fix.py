@@ -65,5 +65,16 @@ class Fix:
         open_ = OPEN if self.kind == "settings" else 0
         return self.chance - COSTS.get(self.cost, 0) - open_ + (BY_CLICK if self.by_click else 0)
 
+    def kept(self) -> dict[str, Any]:
+        """As a row keeps a change that is offered for as long as the row says so."""
+        effects = [{"good": each.good, "code": each.code, "params": dict(each.params)} for each in self.effects]
+        return {"code": self.code, "params": dict(self.params), "patch": dict(self.patch), "effects": effects}
+
+    @classmethod
+    def of_kept(cls, kept: Mapping[str, Any]) -> Fix:
+        """What `kept` made; rows from before effects were kept have none."""
+        effects = tuple(Effect(each["good"], each["code"], each["params"]) for each in kept.get("effects") or ())
+        return cls("patch", kept["code"], kept["params"], patch=kept["patch"], effects=effects)
+
     def told(self, *effects: Effect) -> Fix:
         return replace(self, effects=(*self.effects, *effects))

@@ -12,7 +12,7 @@ _DOWN_UP = {
     "max_model_len": ("fix.context_down", "fix.context_up"),
     "gpu_memory_utilization": ("fix.share_down", "fix.share_up"),
     "gpu_count": ("fix.gpus", "fix.gpus"),
-    "max_num_seqs": ("fix.sequences", "fix.sequences"),
+    "max_num_seqs": ("fix.sequences", "fix.sequences_up"),
     "max_num_batched_tokens": ("fix.step_tokens", "fix.step_tokens"),
     "kv_cache_gib": ("fix.kv_gib", "fix.kv_gib"),
     "max_lora_rank": ("fix.lora_rank", "fix.lora_rank"),

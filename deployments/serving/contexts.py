@@ -8,6 +8,8 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from deployments.diagnosis.serving import Window
+from deployments.fix_words import in_sentences
+from deployments.mending.fix import Fix
 from deployments.models import Deployment, Run
 from deployments.states import State
 from deployments.wording import words
@@ -38,7 +40,7 @@ def _said(kept: Mapping[str, Any]) -> dict[str, Any]:
         "text": said.text,
         "hint": said.hint,
         "since": dt.datetime.fromtimestamp(kept["since"], dt.UTC),
-        "fix": {**fix, "said": words(fix)} if fix else None,
+        "fix": {**fix, "said": in_sentences(Fix.of_kept(fix))} if fix else None,
         "id": kept["family"].replace(".", "-"),
     }
 

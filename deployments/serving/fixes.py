@@ -6,11 +6,14 @@ Candidates stand in the order in which they cost least; the first that would sta
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from deployments import patching, preflight
-from deployments.diagnosis.serving import Finding
+from deployments.diagnosis.serving import Symptom
+from deployments.mending import edits
+from deployments.mending.fix import Fix
+from deployments.mending.turn import patch_fix
 from deployments.models import Deployment, Run
 from deployments.placement import DEFAULT_UTILISATION
 from deployments.spec import DeploymentSpec
@@ -19,19 +22,7 @@ log = logging.getLogger(__name__)
 
 MOST_SHARE, LEAST_SHARE, STEP_SHARE = 0.95, 0.5, 0.05
 BLOCK = 1024  # tokens to which a longer context is rounded up
-
-
-@dataclass(frozen=True)
-class Fix:
-    """A change: its words as a code with numbers, and the fields of the spec that it sets."""
-
-    code: str
-    params: Mapping[str, Any] = field(default_factory=dict)
-    patch: Mapping[str, Any] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """As a row keeps it."""
-        return {"code": self.code, "params": dict(self.params), "patch": dict(self.patch)}
+CHANCE = 60  # of all alike: their order says which comes first
 
 
 @dataclass(frozen=True)
@@ -47,39 +38,52 @@ class Now:
 
     @property
     def share(self) -> float:
-        told = self.spec.options.get("gpu_memory_utilization") or self.placement.get("utilisation")
+        told = self.said("gpu_memory_utilization") or self.placement.get("utilisation")
         return float(told or DEFAULT_UTILISATION)
 
     @property
     def kv_gib(self) -> int:
         return int(self.spec.kv_cache_gib or self.placement.get("kv_cache_gib") or 0)
 
-    def options(self, **changed: Any) -> dict[str, Any]:
-        """The options whole, as a patch has them."""
-        return {"options": {**self.spec.options, **changed}}
+    def said(self, name: str) -> Any:
+        """A number that the settings say of an option, wherever it stands; None where they say none."""
+        value = edits.value_of(self.spec, name)
+        if not isinstance(value, str):
+            return value
+        try:
+            return float(value) if "." in value else int(value)
+        except ValueError:
+            return value
+
+    def option(self, name: str, to: Any, cost: str, before: Any = None) -> list[Fix]:
+        return patch_fix(self.spec, name, edits.with_option(self.spec, name, to), to, chance=CHANCE, cost=cost,
+                         before=before)  # fmt: skip
+
+    def cache(self, gib: int, cost: str) -> list[Fix]:
+        """Memory for conversations on a CPU."""
+        return patch_fix(self.spec, "kv_cache_gib", {"kv_cache_gib": gib}, gib, chance=CHANCE, cost=cost,
+                         before=self.kv_gib)  # fmt: skip
 
 
 def _more_cache(now: Now, params: Mapping[str, Any]) -> Iterator[Fix]:
     """More room for conversations."""
     if not now.on_gpu:
         if now.kv_gib:
-            more = max(now.kv_gib + 1, math.ceil(now.kv_gib * 1.5))
-            yield Fix("fix.more_kv", {"before": now.kv_gib, "after": more}, {"kv_cache_gib": more})
+            yield from now.cache(max(now.kv_gib + 1, math.ceil(now.kv_gib * 1.5)), "memory")
         return
     share = round(min(MOST_SHARE, now.share + STEP_SHARE), 2)
     if share > now.share:
-        yield Fix("fix.more_share", {"before": now.share, "after": share}, now.options(gpu_memory_utilization=share))
-    if now.spec.options.get("kv_cache_dtype") in (None, "auto"):
-        yield Fix("fix.kv_fp8", {}, now.options(kv_cache_dtype="fp8"))
+        yield from now.option("gpu_memory_utilization", share, "", now.share)
+    if now.said("kv_cache_dtype") in (None, "auto"):
+        yield from now.option("kv_cache_dtype", "fp8", "quality")
 
 
 def _fewer_at_once(now: Now, params: Mapping[str, Any]) -> Iterator[Fix]:
     """Fewer requests in one step: each that waits is better off than one that starts over."""
-    most = int(params.get("most") or 0)
+    most, before = int(params.get("most") or 0), now.said("max_num_seqs")
     few = max(1, int(most * 0.75))
-    before = now.spec.options.get("max_num_seqs")
-    if most > 1 and (before is None or few < before):
-        yield Fix("fix.fewer_sequences", {"after": few}, now.options(max_num_seqs=few))
+    if most > 1 and (not isinstance(before, int) or few < before):
+        yield from now.option("max_num_seqs", few, "")
 
 
 def _preempting(now: Now, params: Mapping[str, Any]) -> Iterator[Fix]:
@@ -88,32 +92,30 @@ def _preempting(now: Now, params: Mapping[str, Any]) -> Iterator[Fix]:
 
 
 def _more_at_once(now: Now, params: Mapping[str, Any]) -> Iterator[Fix]:
-    limit = now.spec.options.get("max_num_seqs")
+    limit = now.said("max_num_seqs")
     if isinstance(limit, int):
-        yield Fix("fix.more_sequences", {"before": limit, "after": 2 * limit}, now.options(max_num_seqs=2 * limit))
+        yield from now.option("max_num_seqs", 2 * limit, "speed")
 
 
 def _less_memory(now: Now, params: Mapping[str, Any]) -> Iterator[Fix]:
     share = round(max(LEAST_SHARE, now.share - STEP_SHARE), 2)
     if now.on_gpu and share < now.share:
-        yield Fix("fix.less_share", {"before": now.share, "after": share}, now.options(gpu_memory_utilization=share))
+        yield from now.option("gpu_memory_utilization", share, "context", now.share)
     if not now.on_gpu and now.kv_gib > 1:
-        less = max(1, int(now.kv_gib * 0.75))
-        yield Fix("fix.less_kv", {"before": now.kv_gib, "after": less}, {"kv_cache_gib": less})
+        yield from now.cache(max(1, int(now.kv_gib * 0.75)), "context")
     yield from _fewer_at_once(now, params)
 
 
 def _longer(now: Now, params: Mapping[str, Any]) -> Iterator[Fix]:
-    asked, before = params.get("asked"), now.spec.options.get("max_model_len")
+    asked, before = params.get("asked"), now.said("max_model_len")
     if asked and isinstance(before, int) and asked > before:
-        longer = math.ceil(asked / BLOCK) * BLOCK
-        yield Fix("fix.longer", {"before": before, "after": longer}, now.options(max_model_len=longer))
+        yield from now.option("max_model_len", math.ceil(asked / BLOCK) * BLOCK, "memory")
 
 
 def _graphs(now: Now, params: Mapping[str, Any]) -> Iterator[Fix]:
-    if now.spec.options.get("enforce_eager"):
-        kept = {name: value for name, value in now.spec.options.items() if name != "enforce_eager"}
-        yield Fix("fix.graphs", {}, {"options": kept})
+    patch = edits.without_option(now.spec, "enforce_eager") if now.said("enforce_eager") else None
+    if patch is not None:
+        yield Fix("patch", "fix.graphs", patch=patch, option="enforce_eager", chance=CHANCE)
 
 
 HELPS: dict[str, Callable[[Now, Mapping[str, Any]], Iterator[Fix]]] = {
@@ -127,31 +129,39 @@ HELPS: dict[str, Callable[[Now, Mapping[str, Any]], Iterator[Fix]]] = {
 }
 
 
-def fix_for(row: Deployment, finding: Finding) -> dict[str, Any] | None:
+def fix_for(row: Deployment, symptom: Symptom) -> dict[str, Any] | None:
     """The first change that would help and that the planner accepts. Never raises: a finding is worth saying alone."""
-    if finding.code not in HELPS:
+    if symptom.code not in HELPS:
         return None
     try:
         now = Now(DeploymentSpec.model_validate(row.revision.spec), row.run.placement)
         fleet = preflight.Fleet.of(now.spec, row.run_id)  # the change starts it anew
-        for fix in HELPS[finding.code](now, finding.params):
+        for fix in HELPS[symptom.code](now, symptom.params):
             check = patching.tried(now.spec, fix.patch, row.name, fleet=fleet)
             if check is not None and check.ok:
-                return fix.as_dict()
+                return fix.kept()
     except Exception:
-        log.exception("no change could be checked for %s of %s", finding.code, row.name)
+        log.exception("no change could be checked for %s of %s", symptom.code, row.name)
     return None
 
 
-def still_helps(row: Deployment, family: str, fix: Mapping[str, Any]) -> bool:
+def still_helps(row: Deployment, fix: Mapping[str, Any]) -> bool:
     """Whether the planner accepts a kept change now as well: what serves is not stopped for a start that could only
-    fail. One that it does not accept is offered no more.
+    fail. Asks, and writes nothing.
     """
     spec = DeploymentSpec.model_validate(row.revision.spec)
     check = patching.tried(spec, fix["patch"], row.name, fleet=preflight.Fleet.of(spec, row.run_id))
-    if check is not None and check.ok:
-        return True
-    kept = row.run.findings
+    return check is not None and check.ok
+
+
+def offered(run: Run | None, family: str) -> dict[str, Any] | None:
+    """The change that a kept finding offers."""
+    found = run.findings.get("found", []) if run is not None else []
+    return next((each["fix"] for each in found if each["family"] == family and each.get("fix")), None)
+
+
+def take_back(run: Run, family: str) -> None:
+    """Offer the change of a finding no more. Holds only while the row says what was read."""
+    kept = run.findings
     without = [{**each, "fix": None} if each["family"] == family else each for each in kept["found"]]
-    Run.objects.filter(pk=row.run_id, findings=kept).update(findings={**kept, "found": without})
-    return False
+    Run.objects.filter(pk=run.pk, findings=kept).update(findings={**kept, "found": without})

@@ -14,7 +14,7 @@ from django.conf import settings
 
 from deployments import events
 from deployments.diagnosis import serving
-from deployments.diagnosis.serving import Finding, Window
+from deployments.diagnosis.serving import Symptom, Window
 from deployments.models import Deployment, Run
 from deployments.serving import fixes, live_probe, liveness
 from deployments.states import Desired, State
@@ -102,14 +102,14 @@ def _note_findings(row: Deployment, points: list[Point], now: float) -> None:
         events.announce(row.pk, state=row.state, name=row.name)
 
 
-def _fix(row: Deployment, finding: Finding, known: dict[str, Any]) -> dict[str, Any] | None:
+def _fix(row: Deployment, symptom: Symptom, known: dict[str, Any]) -> dict[str, Any] | None:
     """A change that would help, looked for once, when the finding begins."""
-    return None if finding.code in known else fixes.fix_for(row, finding)
+    return None if symptom.code in known else fixes.fix_for(row, symptom)
 
 
-def found_of(kept: dict[str, Any]) -> Finding:
+def found_of(kept: dict[str, Any]) -> Symptom:
     """A finding as a row keeps it."""
-    return Finding(**{name: kept[name] for name in ("family", "code", "level", "since", "params")})
+    return Symptom(**{name: kept[name] for name in ("family", "code", "level", "since", "params")})
 
 
 # --- whether it answers -----------------------------------------------------------------------------------------------

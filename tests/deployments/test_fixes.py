@@ -7,9 +7,9 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from deployments import acts, applying, evidence, patching, queries, remedies, services, story
-from deployments.contexts_fixes import title
+from deployments import acts, applying, conflicts, evidence, patching, queries, remedies, services, story
 from deployments.diagnosis import failure
+from deployments.fix_words import title
 from deployments.mending.fix import Fix
 from deployments.models import Deployment, Run
 from deployments.reconcile import reconcile
@@ -221,7 +221,7 @@ def test_a_stale_page_changes_nothing(copy: Copy) -> None:
     Deployment.objects.filter(pk=row.pk).update(state="starting")
     assert press(as_role("operator"), row, key).status_code == 409
     assert queries.one(row.pk).revision.number == 1 and not Event.objects.filter(verb="deployment.fixed").exists()
-    with pytest.raises(applying.Moving):
+    with pytest.raises(conflicts.Moving):
         applying.apply(queries.one(row.pk), key, base_number=1, actor=None)
 
 
@@ -249,7 +249,7 @@ def test_what_needs_no_change_is_started_again(copy: Copy) -> None:
 
 def test_what_is_done_elsewhere_cannot_be_applied_here(copy: Copy) -> None:
     row = broken(copy, "OSError: [Errno 28] No space left on device\n")
-    with pytest.raises(applying.NotHere):
+    with pytest.raises(conflicts.NotHere):
         applying.apply(row, remedies.of(row)[0].key, base_number=1, actor=None)
 
 
@@ -278,7 +278,7 @@ def test_the_api_lists_and_applies(copy: Copy) -> None:
     key = told["items"][0]["id"]
     operator = program(person("operator"))
     stale = operator.post(f"{where}/{key}", b'{"revision": 3}', content_type="application/json")
-    assert (stale.status_code, stale.json()["code"]) == (409, "fix.stale")
+    assert (stale.status_code, stale.json()["code"]) == (409, "deployment.edited")
     done = operator.post(f"{where}/{key}", b'{"revision": 1}', content_type="application/json")
     assert done.status_code == 202 and done.json()["revision"] == 2
 

@@ -16,7 +16,7 @@ from deployments import acts, patching, reconcile
 from deployments.diagnosis import phases
 from deployments.gateway.ask import Answer
 from deployments.models import Deployment, Run
-from deployments.serving import fixes, live_probe, watch
+from deployments.serving import contexts, fixes, live_probe, watch
 from deployments.spec import DeploymentSpec
 from panel.accounts.models import User
 from panel.audit.models import Event
@@ -100,7 +100,7 @@ def test_a_change_that_settings_cannot_say_does_not_hide_the_next_one(
     more = fixes.HELPS["serve.kv_full"]
 
     def too_much_first(now: fixes.Now, params: Mapping[str, Any]) -> Iterator[fixes.Fix]:
-        yield fixes.Fix("fix.more_kv", {"before": 4, "after": -1}, {"kv_cache_gib": -1})
+        yield fixes.Fix("patch", "fix.kv_gib", {"to": -1}, patch={"kv_cache_gib": -1})
         yield from more(now, params)
 
     monkeypatch.setitem(fixes.HELPS, "serve.kv_full", too_much_first)
@@ -163,6 +163,44 @@ def test_the_log_of_a_serving_engine_is_counted(row: Deployment) -> None:
     (one,) = found(row)
     assert (one["code"], one["params"]) == ("serve.long", {"count": 3, "asked": 3200})
     assert one["fix"]["patch"]["options"] == {"max_model_len": 4096}
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        ({"code": "fix.more_share", "params": {"before": 0.9, "after": 0.95}},
+         "Let it use more of the GPU's memory: a share of 0.9 → 0.95. All that is gained goes to conversations."),
+        ({"code": "fix.longer", "params": {"before": 2048, "after": 4096}},
+         "Allow longer conversations: 2048 → 4096 tokens. Fewer of them fit at the same time."),
+        ({"code": "fix.graphs", "params": {}},
+         "Let it record its work for the GPU (CUDA graphs). The start takes a little longer, and each answer less."),
+        ({"code": "fix.kv_fp8", "params": {}}, "Keep conversations in 8 bits (FP8). They then take half the memory."),
+    ],
+    ids=lambda value: value["code"] if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_a_change_that_was_kept_under_an_earlier_name_is_still_said_in_words(
+    row: Deployment, kept: dict[str, Any], said: str
+) -> None:
+    finding = {"family": "serve.kv_full", "code": "serve.kv_full", "level": "warn", "since": time.time(),
+               "params": {"percent": 95}, "fix": {**kept, "patch": {"options": {"seed": 1}}}}  # fmt: skip
+    Run.objects.filter(pk=row.run_id).update(findings={"found": [finding]})
+    (shown,) = contexts.findings_of(Deployment.objects.select_related("run").get(pk=row.pk))
+    assert f"{shown['fix']['said'].text} {shown['fix']['said'].hint}" == said
+
+
+def test_asking_whether_a_change_still_helps_writes_nothing(row: Deployment, broker: redis.Redis) -> None:
+    keep(broker, row, kv_usage=0.97)
+    watch.look(time.time())
+    fix = fixes.offered(Run.objects.get(pk=row.run_id), "serve.kv_full")
+    assert fix is not None
+    kept, read = found(row), Deployment.objects.select_related("revision", "run").get(pk=row.pk)
+    assert fixes.still_helps(read, fix)
+    Host.objects.update(facts={**Host.objects.get().facts, "ram_total_mib": 6_000, "ram_available_mib": 900})
+    Host.objects.update(ram_total_mib=6_000)
+    assert not fixes.still_helps(read, fix)
+    assert found(row) == kept
+    fixes.take_back(read.run, "serve.kv_full")
+    assert [each["fix"] for each in found(row)] == [None]
 
 
 # --- from the report to the points ------------------------------------------------------------------------------------
@@ -360,12 +398,16 @@ def test_the_page_says_it_with_numbers_and_a_button(row: Deployment, broker: red
     watch.look(time.time())
     page = browser("operator").get(f"/deployments/{row.pk}/").content.decode()
     assert "The memory for conversations is 95 % full." in page
-    assert "4 → 6 GiB" in page and "Change it and restart" in page
+    assert (
+        "Set aside 6 GiB of memory for conversations." in page
+        and "Takes more memory." in page
+        and "Change it and restart" in page
+    )
     assert "97 %" in page and ">7.0<" in page
     part = browser("viewer").get(f"/deployments/{row.pk}/?part=live&look=ready").content.decode()
     assert 'id="findings"' in part and 'id="now"' in part and part.count("hx-swap-oob") >= 2
     assert "Change it and restart" not in part, "who may not edit is shown what would help, without the button"
-    assert "4 → 6 GiB" in part
+    assert "Set aside 6 GiB of memory for conversations." in part
     listed = browser("admin").get("/").content.decode()
     assert f'id="mark-{row.pk}"' in listed
 

@@ -20,10 +20,10 @@ from typing import Any
 import psutil
 
 from deployments import applying, queries, remedies, services
-from deployments.contexts_fixes import title
 from deployments.diagnosis.decide import diagnose
 from deployments.diagnosis.reader import Reader
 from deployments.diagnosis.result import Diagnosis, Evidence
+from deployments.fix_words import title
 from deployments.mending.fix import Fix
 from deployments.wording import words
 from panel.fleet import logstore

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from deployments.contexts_fixes import title
 from deployments.diagnosis.decide import diagnose
 from deployments.diagnosis.reader import Reader
 from deployments.diagnosis.result import Evidence
 from deployments.diagnosis.rules import BY_CODE
 from deployments.engines import changes
 from deployments.engines.options import parse_schema
+from deployments.fix_words import title
 from deployments.mending import edits, refusals, safe, turn
 from deployments.mending.around import Around, Engine, Form, Holder
 from deployments.mending.fix import Fix

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deployments.contexts_fixes import PAGES, title
+from deployments.contexts_fixes import PAGES
 from deployments.diagnosis.decide import diagnose
 from deployments.diagnosis.offers import WORDS, about_of
 from deployments.diagnosis.offers import offers as offers_of
@@ -16,6 +16,7 @@ from deployments.diagnosis.result import Evidence, Offer
 from deployments.diagnosis.rule import ABOUTS, COSTS, Rule
 from deployments.diagnosis.rules import ALL
 from deployments.engines import denied
+from deployments.fix_words import title
 from deployments.mending import turn
 from deployments.mending.around import Around, Engine, Form, Holder
 from deployments.mending.fix import Fix

@@ -9,7 +9,7 @@ import pytest
 
 from deployments.diagnosis import serving, serving_log
 from deployments.diagnosis.rules import BY_CODE
-from deployments.diagnosis.serving import Facts, Finding, Window, judge
+from deployments.diagnosis.serving import Facts, Symptom, Window, judge
 from panel.fleet.wire_serving import Point
 
 NOW = 1_764_000_000.0
@@ -36,11 +36,11 @@ def facts(**values: Any) -> Facts:
     return Facts(**{"now": NOW, "ready_at": NOW - 7200, **values})
 
 
-def codes(found: Iterable[Finding]) -> list[str]:
+def codes(found: Iterable[Symptom]) -> list[str]:
     return [finding.code for finding in found]
 
 
-def look(points: list[Point], before: Iterable[Finding] = (), base: dict[str, Any] | None = None, **more: Any):
+def look(points: list[Point], before: Iterable[Symptom] = (), base: dict[str, Any] | None = None, **more: Any):
     return judge(points, facts(**more), before, base or {})
 
 
@@ -106,7 +106,7 @@ def test_the_words_and_the_beginning_stay_while_the_numbers_move() -> None:
 
 def test_a_number_at_its_limit_does_not_flap() -> None:
     """An hour of use around 90 %: the finding comes once and stays."""
-    known: list[Finding] = []
+    known: list[Symptom] = []
     seen = []
     points = minutes(75, kv_usage=lambda s: 0.95 if s < 600 else 0.86 + 0.08 * ((s // 10) % 2))
     for step in range(60, len(points)):
