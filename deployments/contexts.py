@@ -9,7 +9,7 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from deployments import contexts_failed, contexts_fixes, describing, queries, remedies, stalls
+from deployments import contexts_failed, contexts_fixes, contexts_said, describing, queries, remedies, stalls
 from deployments.contexts_measured import came_of, compared, note_of
 from deployments.contexts_revisions import revisions
 from deployments.contexts_run import (
@@ -289,6 +289,7 @@ def failed(row: Deployment, run: Run | None, *, may_operate: bool, actor: Any = 
         **error_of(run),
         "dx": contexts_failed.diagnosis(run, may_judge=may_operate),
         "log_root": contexts_failed.log_root(run),
+        "itself": contexts_said.itself(run),
         "last_answer": run.probe.get("last") if row.reason.get("code") == "answer.failed" else None,
         "failed_at": f"{at} / {len(states)} · {step_name(states[at - 1])}" if at else "",
         "dots": [DOTS[s.state] for s in states],

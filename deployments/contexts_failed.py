@@ -6,12 +6,13 @@ from typing import Any
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from deployments import failures, failures_read, run_log
+from deployments import contexts_said, failures, failures_read, run_log
 from deployments.contexts_revisions import changes_between
 from deployments.diagnosis.rules import BY_CODE
 from deployments.models import Failure, Run
 from deployments.wording import label_of, person, words
-from panel.core.numbers import gib, ngroup
+from panel.audit.models import Event
+from panel.core.numbers import ngroup
 
 CERTAIN, LIKELY = 0.9, 0.8
 
@@ -25,19 +26,23 @@ def diagnosis(run: Run, *, may_judge: bool) -> dict[str, Any]:
     known = bool(params.get("cause"))
     explained = known or run.reason.get("code") not in failures.UNEXPLAINED
     block = run.error_block or {}
+    root, told = failures.root_of(block), contexts_said.numbers(run)
     return {
         "run": run,
         "known": known,
         "explained": explained,
         "asks": run.job_id is not None,
         "code": params.get("cause", ""),
-        "why": _(params["why"]) if params.get("why") else "",
+        "why": contexts_said.why(run, told),
+        "pair": contexts_said.pair(run, told),
         "sure": certainty(params) if known else "" if explained else _("Not recognised"),
-        "root": failures.root_of(block),
+        "root": root,
+        "proof": contexts_said.proof(root, told),
         "root_line": block.get("root_line"),
         "more": len(block.get("lines") or []) > 1,
         "ruled_out": ruled_out(run),
-        "excluded": excluded(run),
+        "excluded": contexts_said.excluded(run),
+        "despite": despite(run),
         "changed": changed_since(run),
         "alike": [line(other) for other in failures_read.alike(row)] if row is not None and not explained else [],
         "seen": seen(row),
@@ -58,20 +63,13 @@ def ruled_out(run: Run) -> list[dict[str, Any]]:
     return [{"title": _(BY_CODE[each["class"]].title), "line": each.get("line")} for each in known]
 
 
-def excluded(run: Run) -> list[dict[str, str]]:
-    """What it was not, by what was measured on the host before the start and while it ran."""
-    cause, known = (run.reason.get("params") or {}).get("cause"), run.diagnosis
-    gpus = ((known.get("memory") or {}).get("before") or {}).get("gpus") or []
-    found = []
-    if gpus and cause != "mem.gpu_busy" and not any(gpu.get("others") for gpu in gpus):
-        least = min(gpus, key=lambda gpu: gpu.get("free_mib") or 0)
-        text = _("%(free)s of %(total)s were free before the start.")
-        values = {"free": gib(least.get("free_mib")), "total": gib(least.get("total_mib"))}
-        found.append({"title": _("Other programs on the GPU"), "text": text % values})
-    if known.get("oom_kills") == 0 and cause != "mem.host_oom_killed":
-        text = _("The system ended no process for lack of memory while it ran.")
-        found.append({"title": _("Too little memory in the machine"), "text": text})
-    return found
+def despite(run: Run) -> dict[str, Any]:
+    """Who started it in spite of warnings, where its settings are still those; {} where nobody was warned."""
+    if run.revision.number != 1:
+        return {}
+    rows = Event.objects.filter(target_kind="deployment", target_id=str(run.deployment_id))
+    event = rows.filter(verb="deployment.started_despite").order_by("-pk").first()
+    return {"who": person(event.actor), "at": event.at} if event is not None else {}
 
 
 def seen(row: Failure | None) -> str:

@@ -9,10 +9,12 @@ from typing import Any
 
 from django.db.models import Q, prefetch_related_objects
 
+from deployments import evidence_host
 from deployments.diagnosis.result import Evidence
 from deployments.models import Run
 from deployments.placement import HostView
 from deployments.planner.asked import flags_among
+from models_catalog.models import Copy
 from panel.fleet import samples
 from panel.fleet.models import Gpu
 
@@ -23,6 +25,7 @@ OWN = frozenset({"host", "port", "served_model_name", "api_key"})
 # Of the environment, what people choose under another name.
 VARIABLES = ("VLLM_CPU_KVCACHE_SPACE",)
 MOST = 500  # characters of one value
+MOST_FILES = 5  # GGUF files that are named
 HEAD = 3  # executable, serve, model
 GIB = 1024
 
@@ -59,7 +62,10 @@ def of(run: Run, status: dict[str, Any], cards: list[Gpu]) -> Evidence:
         oom_kills=status.get("oom_kills"),
         oom_others=_killed_beside(run) if status.get("oom_kills") else 0,
         oom_ago_s=status.get("oom_ago_s"),
+        port=_whole(status.get("port")),
         port_holder=str(status.get("port_holder") or ""),
+        gguf_files=_ggufs(run),
+        machine=evidence_host.machine(run),
     )
 
 
@@ -81,7 +87,24 @@ def kept(run: Run, known: Evidence, cards: list[Gpu]) -> dict[str, Any]:
         said["oom_kills"] = known.oom_kills
     if known.port_holder:
         said["port_holder"] = known.port_holder[:200]
-    return said
+    on_gpu = bool(run.placement.get("gpu_uuids"))
+    more = {
+        "host": evidence_host.kept(known.machine, on_gpu=on_gpu),
+        "files": evidence_host.files(run.copy),
+        "settings": len(known.options),
+        "port": known.port,
+        "on_cpu": bool(run.placement) and not on_gpu,
+    }
+    return said | {name: value for name, value in more.items() if value}
+
+
+def _ggufs(run: Run) -> tuple[str, ...]:
+    """GGUF files in the folder of a model that is of another format: paths, as the catalog knows them."""
+    if run.copy is None or run.copy.artifact.format == "gguf":
+        return ()
+    inside = Copy.objects.filter(host=run.copy.host_id, present=True, usable=True, artifact__format="gguf")
+    inside = inside.filter(path__startswith=f"{run.copy.path.rstrip('/')}/").order_by("path")
+    return tuple(inside.values_list("path", flat=True)[:MOST_FILES])
 
 
 def last_good(run: Run) -> Run | None:

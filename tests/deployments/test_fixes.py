@@ -437,7 +437,7 @@ def test_the_end_of_a_run_keeps_what_the_panel_knew(copy: Copy) -> None:
     run = again(row)
     assert run.placement["before"]["gpus"][0]["total_mib"] == 46_068
     job = run.job
-    job.status = {**job.status, "oom_kills": 1, "port_holder": "nginx (process 812)"}
+    job.status = {**job.status, "oom_kills": 1, "port_holder": "nginx (process 812)", "port": 18_100}
     job.save()
     fail(run)
     run.refresh_from_db()
@@ -445,6 +445,8 @@ def test_the_end_of_a_run_keeps_what_the_panel_knew(copy: Copy) -> None:
     assert run.diagnosis["port_holder"] == "nginx (process 812)"
     assert run.diagnosis["changed"]["gpu_memory_utilization"][0] == "0.5"
     assert run.diagnosis["memory"]["before"]["gpus"][0]["free_mib"] > 0
+    assert run.diagnosis["told"]["bars"][2] == "GiB" and run.diagnosis["settings"] > 0
+    assert run.diagnosis["port"] == 18_100
     offered = run.diagnosis["offers"]
     assert any(offer["name"] == "gpu_memory_utilization" and offer["after"] == "0.5" for offer in offered)
 
