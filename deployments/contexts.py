@@ -276,6 +276,7 @@ def failed(row: Deployment, run: Run | None, *, may_operate: bool, actor: Any = 
         "retry": _retry(row),
         "fixes": fixes,
         "fixes_note": contexts_fixes.note(row, fixes),
+        "effects_by": contexts_said.effects_by(run, fixes),
         "whom_to_ask": contexts_fixes.whom_to_ask(row),
         "ways": ways(row, fixes),
         "attempts": contexts_fixes.attempts(run if of_run else None),

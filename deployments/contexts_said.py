@@ -1,6 +1,6 @@
 """What a start said of itself, and its failure in numbers, as pages and the API show it: words and numbers out."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -105,6 +105,16 @@ def _excluded(code: str, values: Mapping[str, Any]) -> dict[str, str]:
 
 def _moment(text: Any) -> datetime | None:
     return parse_datetime(text) if isinstance(text, str) else None
+
+
+def effects_by(run: Run | None, fixes: Iterable[Mapping[str, Any]]) -> str:
+    """Where the effects of fixes come from, and how exact such a number is: as exact as this start's estimate."""
+    if not any(fix.get("effects") for fix in fixes):
+        return ""
+    low, high = (((run.foreseen if run is not None else {}).get("ranges") or {}).get("kv_gib") or [None, None])[:2]
+    if low is None or high is None or high <= low:
+        return _("effects estimated")
+    return _("effects estimated, ± %(gib)s GiB") % {"gib": f"{max(0.1, (high - low) / 2):.1f}"}
 
 
 # --- what the engine said of itself ---------------------------------------------------------------------------------

@@ -94,6 +94,15 @@ def test_lists_and_programs_read_the_same_sentence(copy: Copy) -> None:
     assert "2.30 GiB were left for conversations" in told["reason"]["hint"]
 
 
+def test_effects_of_fixes_are_as_exact_as_the_estimate(copy: Copy) -> None:
+    run = builders.make_run(builders.make_deployment(copy), copy, foreseen={"ranges": {"kv_gib": [2.0, 3.0]}})
+    told = [{"effects": [{"good": True, "text": "x"}]}]
+    assert contexts_said.effects_by(run, told) == "effects estimated, ± 0.5 GiB"
+    run.foreseen = {}
+    assert contexts_said.effects_by(run, told) == contexts_said.effects_by(None, told) == "effects estimated"
+    assert contexts_said.effects_by(run, [{"effects": []}]) == ""
+
+
 # --- what the host said of itself ---------------------------------------------------------------------------------------
 
 
