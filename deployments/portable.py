@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, gettext_noop
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from deployments import names, preflight, services
+from deployments import names, preflight, services, startable
 from deployments.hidden import restored
 from deployments.models import Deployment
 from deployments.spec import NAME, DeploymentSpec, diff
@@ -169,7 +169,11 @@ def apply(data: bytes, *, actor: Any, dry_run: bool = False) -> list[Applied]:
     """Make it as the file says; returns what that changed. Raises BadFile, FileTooLarge, Conflict or Denied."""
     items, where = _parsed(data)
     if dry_run:
-        return _planned(items, where)
+        planned = _planned(items, where)
+        for item in planned:
+            if item.row is not None and item.changes:
+                startable.require(item.row, item.spec)
+        return planned
     with transaction.atomic():
         # One file after the other, and rows in the order in which everyone takes several: else two wait for each other.
         lock_until_commit(Lock.APPLY)

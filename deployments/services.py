@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from pydantic import ValidationError
 
-from deployments import events, run_secrets
+from deployments import events, run_secrets, startable
 from deployments.conflicts import Edited, Moving
 from deployments.hidden import still_hidden
 from deployments.models import Deployment, Revision
@@ -143,7 +143,8 @@ def _made_just_now(name: str, spec: DeploymentSpec, actor: Any) -> Deployment | 
 def edit(deployment: Deployment, *, spec: DeploymentSpec, actor: Any, base_number: int | None = None) -> Revision:
     """A new revision; a running deployment is started again with it. An equal spec makes none.
 
-    `base_number` is the revision that the person edited: Conflict when someone saved another one meanwhile.
+    `base_number` is the revision that the person edited: Conflict when someone saved another one meanwhile. Raises
+    NeverStarts where what runs would be stopped for settings that could never start.
     """
     row = _locked(deployment)
     _check_artifact(spec, actor)
@@ -153,6 +154,7 @@ def edit(deployment: Deployment, *, spec: DeploymentSpec, actor: Any, base_numbe
     changes = diff(DeploymentSpec.model_validate(current.spec), spec)
     if not changes:
         return current
+    startable.require(row, spec)
     row.revision = _revise(row, spec, actor)
     row.detail_asked = 0  # it was asked for the settings before
     row.trace = trace.current()

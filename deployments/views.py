@@ -29,8 +29,8 @@ from deployments.forms import DeploymentForm
 from deployments.gateway.ask import ask as ask_door
 from deployments.gateway.snapshot import probe_token
 from deployments.models import Deployment
-from deployments.spec import DeploymentSpec, diff
-from deployments.states import Desired
+from deployments.spec import DeploymentSpec
+from deployments.startable import NeverStarts
 from deployments.views_check import looked, warnings_of
 from models_catalog.shelf import NotApproved
 from panel.accounts.access import can
@@ -107,7 +107,8 @@ def _save(request: HttpRequest, form: DeploymentForm, row: Deployment | None) ->
         form.add_error(None, f"{exc.text} {exc.hint_text}")
         return _show(request, form, row)
     if refused is not None:
-        form.add_error(None, refused["reason"].text)
+        left = refused.get("left")
+        form.add_error(None, f"{left.text} {left.hint_text}" if left is not None else refused["reason"].text)
         return _show(request, form, row, refused)
     assert made is not None
     return go(request, reverse("deployment", args=[made.pk]))
@@ -124,18 +125,20 @@ def _made(request: HttpRequest, form: DeploymentForm) -> tuple[Deployment | None
 
 
 def _edited(request: HttpRequest, form: DeploymentForm, row: Deployment) -> dict[str, Any] | None:
-    """Save the settings. What runs is not stopped for some that could never start: nothing is saved then, and their
+    """Save the settings. Where what runs would be stopped for some that could never start, nothing is saved, and their
     plan is returned. Raises Invalid, NotApproved and Conflict.
     """
     before = DeploymentSpec.model_validate(row.revision.spec)
     spec = form.to_spec(before)
-    if row.desired == Desired.RUNNING and diff(before, spec):
-        refused = contexts_form.refusal(spec, row.name, request.actor, own=row.run_id)
-        if refused is not None:
-            return refused
     number = request.POST.get("revision", "")
     base = int(number) if number.isdecimal() and len(number) < 10 else None
-    services.edit(row, spec=spec, actor=request.actor, base_number=base)
+    try:
+        services.edit(row, spec=spec, actor=request.actor, base_number=base)
+    except NeverStarts as exc:
+        refused = contexts_form.refusal(spec, row.name, request.actor, own=row.run_id)
+        if refused is None:
+            raise
+        return {**refused, "left": exc}
     return None
 
 

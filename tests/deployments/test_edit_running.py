@@ -1,5 +1,6 @@
 """Changing the settings of what runs: nothing is stopped for settings that can only fail, and its own memory is its own."""
 
+import html
 from collections.abc import Callable
 from typing import Any
 
@@ -7,12 +8,15 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from deployments import preflight
+from deployments import portable, preflight, queries
 from deployments.checklist.look import look
 from deployments.models import Deployment
 from deployments.spec import DeploymentSpec
+from deployments.startable import NeverStarts
 from models_catalog.models import Artifact, Copy
+from panel.accounts.actor import Actor
 from panel.accounts.models import User
+from panel.accounts.services import create_token
 from panel.fleet.models import Gpu, Host, Reservation
 from tests.deployments import builders
 from tests.deployments.pure.plans import model
@@ -73,13 +77,92 @@ def test_what_runs_is_not_stopped_for_settings_that_can_only_fail(
     )
     refused = edits(operator, row, sent(**bad))
     assert refused.status_code == 422
-    assert refused.context["form"].non_field_errors() == [refused.context["reason"].text]
+    (told,) = refused.context["form"].non_field_errors()
+    assert told.startswith(f"{row.name} was left as it is") and refused.context["reason"].text in told
     assert refused.context["never"] and row.name in refused.content.decode()
     row.refresh_from_db()
     assert (row.state, row.desired, row.revision.number, row.revisions.count()) == ("ready", "running", 1, 1)
     Deployment.objects.update(desired="stopped", state="stopped")
     assert edits(operator, row, sent(**bad)).status_code == 302, "what is stopped may be saved so"
     assert row.revisions.count() == 2
+
+
+TOO_LONG = {"max_model_len": 999_999}  # of a model that was made for 40,960
+
+
+def _by_page(operator: Client, sent: Any, row: Deployment) -> str:
+    answer = edits(operator, row, sent(max_model_len="999999"))
+    assert answer.status_code == 422
+    return str(answer.context["form"].non_field_errors()[0])
+
+
+def _by_earlier_settings(operator: Client, sent: Any, row: Deployment) -> str:
+    row.revisions.create(number=7, spec={**row.revision.spec, "options": TOO_LONG}, created_by="maria")
+    answer = operator.post(reverse("deployment-use-revision", args=[row.pk, 7]))
+    assert answer.status_code == 409
+    return html.unescape(answer.content.decode())
+
+
+def _by_program(operator: Client, sent: Any, row: Deployment) -> str:
+    olga = User.objects.get(username="olga")
+    _token, plain = create_token(olga, "t", actor=olga, scope="api:write")
+    program = Client(headers={"Authorization": f"Bearer {plain}"})
+    body = {"spec": {"options": TOO_LONG}}
+    answer = program.patch(f"/api/v1/deployments/{row.pk}", body, content_type="application/json")
+    assert (answer.status_code, answer.json()["code"]) == (409, "deployment.never_starts")
+    return f"{answer.json()['message']} {answer.json()['hint']}"
+
+
+def _by_file(operator: Client, sent: Any, row: Deployment, **how: Any) -> str:
+    text = portable.dump([queries.one(row.pk)]) + "    options: {max_model_len: 999999}\n"
+    with pytest.raises(NeverStarts) as caught:
+        portable.apply(text.encode(), actor=Actor.shell(), **how)
+    return f"{caught.value.text} {caught.value.hint_text}"
+
+
+def _by_file_to_try(operator: Client, sent: Any, row: Deployment) -> str:
+    return _by_file(operator, sent, row, dry_run=True)
+
+
+WAYS = [_by_page, _by_earlier_settings, _by_program, _by_file, _by_file_to_try]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["page", "earlier-settings", "program", "file", "file-to-try"])
+def test_whatever_saves_settings_asks_the_same(operator: Client, sent: Any, way: Callable[..., str]) -> None:
+    row = running(sent)
+    made = row.revisions.count()
+    told = way(operator, sent, row)
+    assert "team-chat was left as it is: with these settings it could never start." in told
+    assert "Conversations of 999,999 tokens are asked for; this model was made for 40,960 at most." in told
+    assert "stop it first" in told
+    row.refresh_from_db()
+    assert (row.state, row.desired, row.revision.number) == ("ready", "running", 1)
+    assert row.revisions.count() == made + (way is _by_earlier_settings)
+
+
+@pytest.mark.parametrize("state", ["failed", "queued", "stopped"])
+def test_what_does_not_run_may_be_saved_so(operator: Client, sent: Any, state: str) -> None:
+    """It only fails again, with its reason; nothing is stopped for it."""
+    row = running(sent)
+    Deployment.objects.update(state=state)
+    row.refresh_from_db()
+    assert edits(operator, row, sent(max_model_len="999999")).status_code == 302
+    row.refresh_from_db()
+    assert row.revision.spec["options"]["max_model_len"] == 999_999
+
+
+def test_a_file_keeps_what_it_changed_before_from_being_half_done(operator: Client, sent: Any) -> None:
+    row = running(sent)
+    model_name = Artifact.objects.get().model.name
+    text = f"""
+berth: 1
+deployments:
+  - {{name: another, model: {model_name}, running: false}}
+  - {{name: team-chat, model: {model_name}, options: {{max_model_len: 999999}}}}
+"""
+    with pytest.raises(NeverStarts):
+        portable.apply(text.encode(), actor=Actor.shell())
+    assert [each.name for each in Deployment.objects.all()] == [row.name]
 
 
 def test_what_may_fit_later_is_saved_while_it_runs(operator: Client, sent: Any) -> None:
