@@ -4,14 +4,12 @@ import json
 import logging
 import secrets
 import threading
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import Max
 from django.utils import timezone
 
 from deployments import (
@@ -21,21 +19,19 @@ from deployments import (
     failures,
     golden,
     measured,
+    placing,
     preflight,
     probe,
-    queries,
     run_log,
     run_secrets,
     stalls,
 )
-from deployments.checklist import engine as checked
 from deployments.diagnosis import failure, phases, serving_log
 from deployments.engines.base import EngineRefusal, masked_env
 from deployments.models import Deployment, Run
-from deployments.moves import move
+from deployments.moves import LeaseLost, move, spec_of
 from deployments.probe import PAUSE_S
 from deployments.probe import lease as probe_lease
-from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
 from deployments.steps import HOST_RESTARTED, retry_delay
 from panel.accounts.secret_store import NoSecret
@@ -47,97 +43,12 @@ from panel.fleet import services as fleet
 
 log = logging.getLogger(__name__)
 
-QUEUE_LOOK_S = 15.0  # how often a waiting deployment looks for room when nothing tells it to
 RESTARTS, RESTARTS_IN = 3, timedelta(hours=1)  # of a machine: more in that time may be this deployment's doing
 GOOD_RUN = timedelta(minutes=10)  # a run that was ready this long makes earlier failures forgotten
-BY_ITSELF = "fix"  # the cause of a start that Berth made with a fix of its own
 READ_BYTES = 4 << 20  # log bytes parsed in one step
 
 
-class LeaseLost(Exception):
-    """Another worker has the row now; what this one was writing is rolled back."""
-
-
-def spec_of(row: Deployment) -> DeploymentSpec:
-    return DeploymentSpec.model_validate(row.revision.spec)
-
-
-# --- placing and ordering -------------------------------------------------------------------------------------------
-
-
-class _Changed(Exception):
-    """What the look found is not so any more: the host was set aside or forgotten, or its engine is being removed."""
-
-
-def place(claim: Claim, row: Deployment) -> None:
-    """Choose host, runtime and devices by the same planner as the page, reserve, and make the run."""
-    taken = {"restart_done": row.restart_asked}
-    if gone := run_secrets.reason(row.revision):
-        move(claim, row, State.FAILED, gone, next_attempt_at=None, **taken)
-        return
-    check = preflight.check(spec_of(row), name=row.name)
-    if not check.ok:
-        if check.retryable:
-            later = timezone.now() + timedelta(seconds=QUEUE_LOOK_S)
-            move(claim, row, State.QUEUED, check.reason, next_attempt_at=later, **taken)
-        else:
-            move(claim, row, State.FAILED, check.reason, next_attempt_at=None, **taken)
-        return
-    if refusal := checked.refusal_of(check, spec_of(row), row.pk):  # what can only fail takes no memory from others
-        move(claim, row, State.FAILED, refusal, next_attempt_at=None, **taken)
-        return
-    try:
-        with transaction.atomic():
-            run = _new_run(row, check)
-            if run.detail:  # for this one run; a wish that came meanwhile has another number and stays
-                Deployment.objects.filter(pk=row.pk, detail_asked=row.detail_asked).update(detail_asked=0)
-            if not fleet.takes_new(run.host_id, run.runtime_id, [s.gpu_uuid for s in check.shares if s.gpu_uuid]):
-                raise _Changed
-            fleet.reserve(str(run.pk), run.host, check.shares)
-            if not move(claim, row, State.PREPARING, run=run, next_attempt_at=None, **taken):
-                raise LeaseLost
-    except LeaseLost:
-        return
-    except _Changed:
-        move(claim, row, State.QUEUED, {}, next_attempt_at=timezone.now(), **taken)
-    except fleet.NoRoom as exc:  # someone reserved between our look and our claim
-        later = timezone.now() + timedelta(seconds=1)
-        move(claim, row, State.QUEUED, {"code": exc.code, "params": exc.params}, next_attempt_at=later, **taken)
-
-
-def _new_run(row: Deployment, check: preflight.Check) -> Run:
-    last = row.runs.aggregate(n=Max("number"))["n"] or 0
-    asked = row.restart_asked > row.restart_done
-    cause = "person" if asked or last == 0 or row.attempts == 0 else "restart_policy"
-    if not asked and row.run is not None and row.run.reason.get("code") == HOST_RESTARTED:
-        cause = HOST_RESTARTED
-    if row.revision.why.get("by_itself") and asked and not row.runs.filter(revision=row.revision).exists():
-        cause = BY_ITSELF
-    usual = queries.usual_start_s(check.host.pk, check.runtime.pk, check.copy.pk)
-    return Run.objects.create(
-        deployment=row,
-        revision=row.revision,
-        number=last + 1,
-        family=measured.family_of(check.copy.artifact.facts),
-        foreseen=measured.foreseen(check.placement.plan, spec_of(row), _names(check.gpus), usual),
-        host=check.host,
-        runtime=check.runtime,
-        copy=check.copy,
-        parent=row.run if row.run is not None and row.run.outcome == "failed" else None,
-        placement=check.facts(),
-        engine_version=check.runtime.version,
-        host_name=check.host.name,
-        model_name=str(check.copy.artifact),
-        started_by=row.wanted_by or "system",
-        started_by_id=row.wanted_by_id,
-        detail=0 < row.detail_asked == row.restart_asked,
-        cause=cause,
-    )
-
-
-def _names(gpus: Iterable[Any]) -> list[str]:
-    """The smallest first: the estimate is made for it."""
-    return [gpu.name for gpu in sorted(gpus, key=lambda gpu: gpu.total_mib)]
+# --- preparing and ordering -----------------------------------------------------------------------------------------
 
 
 def describe(claim: Claim, row: Deployment) -> None:
@@ -334,6 +245,14 @@ def end_run(claim: Claim, row: Deployment, to: State) -> None:
         if row.state != to:
             move(claim, row, to, reason, **changes)
     events.room_changed()
+
+
+def fail(claim: Claim, row: Deployment, reason: dict[str, Any]) -> None:
+    """End a start that has no process, whether or not it had a place yet."""
+    if row.run is None or row.run.ended_at is not None:
+        placing.never_began(claim, row, reason)
+    else:
+        end_with(claim, row, State.FAILED, reason)
 
 
 def end_with(claim: Claim, row: Deployment, to: State, reason: dict[str, Any]) -> None:

@@ -31,10 +31,9 @@ from deployments.serving.contexts import findings_of, numbers
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
 from deployments.steps import HOST_RESTARTED
-from deployments.wording import STEP_NOTES, STEP_NOTES_CPU, person, words
+from deployments.wording import STEP_NOTES, STEP_NOTES_CPU, candidates, changes, person, words
 from panel.accounts.forms import TokenForm
 from panel.core.numbers import approx, duration, gib, ngroup
-from panel.core.wording import Words
 
 KINDS = {State.READY: "ready", State.FAILED: "failed", State.STOPPED: "stopped"}  # every other state is "moving"
 RUNS_SHOWN = 20
@@ -283,7 +282,7 @@ def failed(row: Deployment, run: Run | None, *, may_operate: bool, actor: Any = 
     }
     if run is None or not of_run:
         return context
-    states = queries.steps_of(run)
+    states = queries.steps_of(run) if run.job_id is not None else []
     at = next((n for n, s in enumerate(states, 1) if s.state == "now"), 0)
     return {
         **context,
@@ -313,20 +312,3 @@ def _proof(run: Run) -> str:
     ended = ending(run)
     text = _("Every process of the last start has ended; the host reported it.")
     return f"{text} {ended}".strip()
-
-
-def changes(reason: dict[str, Any] | None) -> list[Words]:
-    """What would make it fit, the nearest first."""
-    said = (words(change) for change in (reason or {}).get("params", {}).get("changes", []))
-    return [change for change in said if change is not None]
-
-
-def candidates(reason: dict[str, Any]) -> list[dict[str, str]]:
-    """Why each place was not taken."""
-    found = []
-    for item in (reason or {}).get("params", {}).get("candidates", []):
-        said = words((item.get("params") or {}).get("problem") or item)
-        found.append(
-            {"name": item.get("name", ""), "text": said.text if said else "", "hint": said.hint if said else ""}
-        )
-    return found

@@ -11,12 +11,11 @@ from django.utils.translation import gettext_lazy as _
 from deployments.checklist.findings import Finding, Part
 from deployments.checklist.look import CheckList
 from deployments.codes_check import NOT_YET, PARTS
-from deployments.contexts import candidates
 from deployments.contexts_form import field_values
 from deployments.fix_words import title
 from deployments.mending.fix import Fix
 from deployments.spec import DeploymentSpec
-from deployments.wording import words
+from deployments.wording import candidates, words
 from models_catalog import wording as catalog
 from panel.core.mask import mask
 

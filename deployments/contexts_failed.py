@@ -7,6 +7,8 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from deployments import contexts_said, failures, failures_read, run_log
+from deployments.codes import CODES
+from deployments.codes_classes import CLASSES
 from deployments.contexts_revisions import changes_between
 from deployments.diagnosis.rules import BY_CODE
 from deployments.models import Failure, Run
@@ -87,11 +89,11 @@ def changed_since(run: Run) -> dict[str, Any]:
     if good is None or run.ready_at is not None:
         return {}
     items = [] if good.revision_id == run.revision_id else changes_between(good.revision, run.revision)
-    if good.engine_version != run.engine_version:
+    if run.engine_version and good.engine_version != run.engine_version:
         items.append({"name": _("Version"), "before": good.engine_version or "–", "after": run.engine_version or "–"})
-    if good.host_name != run.host_name:
+    if run.host_name and good.host_name != run.host_name:
         items.append({"name": _("Host"), "before": good.host_name or "–", "after": run.host_name or "–"})
-    if _gpus(good) != _gpus(run):
+    if run.was_placed and _gpus(good) != _gpus(run):
         items.append({"name": _("GPUs"), "before": _gpus(good), "after": _gpus(run)})
     unset = [{**item, **{side: _("not set") for side in ("before", "after") if item[side] == "–"}} for item in items]
     return {"good": good, "items_of": unset}
@@ -110,8 +112,13 @@ def title_of(code: str) -> str:
         return _("Not recognised")
     if code in BY_CODE:
         return _(BY_CODE[code].title)
+    if code in CLASSES:
+        return str(CLASSES[code])
     said = words({"code": code, "params": {}})
-    return said.text if said else code
+    if code in CODES and "%(" not in str(CODES[code][0]):
+        return str(CODES[code][0])
+    kind = next((kind for kind in CLASSES if kind.endswith((".", "_")) and code.startswith(kind)), "")
+    return str(CLASSES[kind]) if kind else said.text if said else code
 
 
 def change_word(change: str) -> str:

@@ -14,7 +14,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from deployments import contexts_bar, contexts_choice, expert, preflight, queries, run_secrets
-from deployments.contexts import candidates, changes
 from deployments.contexts_convert import conversions
 from deployments.contexts_measured import corrected_by
 from deployments.engines.base import version_key
@@ -25,7 +24,7 @@ from deployments.models import Deployment
 from deployments.planner.asked import asked_of
 from deployments.preflight import Check, named, runtime_facts
 from deployments.spec import DeploymentSpec
-from deployments.wording import words
+from deployments.wording import candidates, changes, words
 from models_catalog.contexts import short_name
 from models_catalog.estimate import Amount
 from models_catalog.models import Artifact

@@ -8,12 +8,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from deployments import queries
-from deployments.contexts import candidates
 from deployments.contexts_run import badge, engine, place, step_name
 from deployments.models import Deployment, Run
 from deployments.serving.contexts import worst
 from deployments.states import Desired, State
-from deployments.wording import person, words
+from deployments.wording import candidates, person, words
 from panel.core.numbers import ago, approx, gib
 
 ALERTS = 5

@@ -14,7 +14,7 @@ from deployments.diagnosis.failure import signal_name
 from deployments.diagnosis.phases import StepState
 from deployments.models import Run
 from deployments.states import State
-from deployments.wording import BADGES, STEP_NAMES, STEPS_NOW, person, words
+from deployments.wording import BADGES, STEP_NAMES, STEPS_NOW, candidates, changes, person, words
 from panel.core.numbers import duration, gib, ngroup
 from panel.fleet import logstore, retention, samples
 from panel.fleet.wording import ENGINES
@@ -56,7 +56,7 @@ def place(run: Run) -> str:
 
 def on_cpu(run: Run) -> bool:
     """Placed, and without a GPU."""
-    return bool(run.placement) and not run.placement.get("gpus")
+    return run.was_placed and not run.placement.get("gpus")
 
 
 def log_of(run: Run) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def process(run: Run) -> dict[str, Any] | None:
 
 
 def steps(run: Run, usual: dict[str, Any], *, failed: bool = False) -> list[StepView]:
-    """The steps with what each took and usually takes."""
+    """The steps with what each took and usually takes; of a start that ended without a process those that it took."""
     found = []
     for s in queries.steps_of(run):
         if s.code == "graphs" and s.state in ("todo", "skip") and on_cpu(run):
@@ -97,7 +97,10 @@ def steps(run: Run, usual: dict[str, Any], *, failed: bool = False) -> list[Step
         often = usual.get(s.code)
         span = _("usually %(time)s") % {"time": duration(often["median"])} if often else ""
         found.append(StepView(kind, step_name(s), _step_detail(s, run), duration(seconds), span, value))
-    return found if describing.KEY not in run.placement else _with_description(run, found, failed=failed)
+    found = found if describing.KEY not in run.placement else _with_description(run, found, failed=failed)
+    if run.job_id is None and run.ended_at is not None:
+        return [step for step in found if step.kind != "todo"] if run.was_placed else []
+    return found
 
 
 def _with_description(run: Run, found: list[StepView], *, failed: bool) -> list[StepView]:
@@ -139,7 +142,7 @@ def ending(run: Run) -> str:
         return _("Ended by signal %(name)s.") % {"name": signal_name(run.signal)}
     if run.exit_code is not None:
         return _("Exit code %(code)s.") % {"code": run.exit_code}
-    return _("No exit code was recorded.") if run.ended_at else ""
+    return _("No exit code was recorded.") if run.ended_at and run.job_id else ""
 
 
 def run_row(run: Run) -> dict[str, Any]:
@@ -154,8 +157,8 @@ def run_row(run: Run) -> dict[str, Any]:
         "by": person(run.started_by),
         "badge": shown,
         "why": why.text if why else "",
-        "where": f"{engine(run)} · {place(run)}",
-        "ran": (end - run.created_at).total_seconds() if run.ready_at or run.ended_at else None,
+        "where": " · ".join(part for part in (engine(run), place(run)) if part),
+        "ran": (end - run.created_at).total_seconds() if run.ready_at or (run.ended_at and run.job_id) else None,
     }
 
 
@@ -163,7 +166,7 @@ def can_repeat(run: Run) -> bool:
     """Whether this start failed and could be made again just so: the settings are still those of its deployment."""
     row = run.deployment
     same = row.deleted_at is None and row.revision_id == run.revision_id and row.state in ("failed", "stopped")
-    return run.outcome == "failed" and same
+    return run.outcome == "failed" and run.job_id is not None and same
 
 
 def run_record(run: Run, *, may_operate: bool, may_edit: bool) -> dict[str, Any]:
@@ -185,6 +188,8 @@ def run_record(run: Run, *, may_operate: bool, may_edit: bool) -> dict[str, Any]
         "learned_note": note_of(run),
         "golden": run.golden.get("answers", []),
         "reason": words(run.reason) if run.outcome == "failed" else None,
+        "candidates": candidates(run.reason),
+        "changes": changes(run.reason),
         **error_of(run),
         "dx": contexts_failed.diagnosis(run, may_judge=may_operate),
         "log_root": contexts_failed.log_root(run),

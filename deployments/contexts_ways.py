@@ -58,7 +58,9 @@ def _record(row: Deployment) -> list[dict[str, str]]:
     return [
         {
             "title": _("Look at the whole record"),
-            "text": _("Command, environment, versions, times and the log of this start."),
+            "text": _("Command, environment, versions, times and the log of this start.")
+            if row.run is not None and row.run.job_id is not None
+            else _("Who started it, when and with which settings, and why it ended."),
             "url": reverse("run", args=[row.run_id]),
             "label": _("Open the record"),
         }

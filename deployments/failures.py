@@ -23,14 +23,29 @@ UNEXPLAINED = frozenset({"exit.code", "exit.signal", "exit.zero", "exit.unknown"
 SAME = "same"  # nothing was changed, and it went well all the same
 LONGEST_NOTE = 500
 _ENGINE, _HOST = "engine", "host"
+# What the planner looks at, in its order; whatever is no such reason is about the model on the device that was found.
+_STAGES: tuple[tuple[str, ...], ...] = (("host.",), ("copy.",), ("runtime.", "cpu."))
+_NO_ROOM = ("host.ram_too_small", "host.kv_too_small")
 HEAVY = ("secrets", "command", "env", "parser", "error_block", "foreseen", "measured", "golden")  # for nothing here
 
 
 def class_of(reason: Mapping[str, Any]) -> str:
-    """The class of a failure: the diagnosis's, else the panel's own reason; "" where the cause is not known."""
+    """The class of a failure: the diagnosis's, else the panel's own reason; "" where the cause is not known.
+
+    Where several places or settings were refused, the one that came farthest tells why: a host without the model says
+    less than the one that has it and whose GPU is too small.
+    """
     params = reason.get("params") or {}
-    code = str(params.get("cause") or reason.get("code") or "")
+    refused = [str(each.get("code") or "") for each in params.get("candidates") or []]
+    code = str(params.get("cause") or max(refused, key=_how_far, default="") or reason.get("code") or "")
     return "" if code in UNEXPLAINED else code[:80]
+
+
+def _how_far(code: str) -> int:
+    """How far the planner came with a place before it gave this reason."""
+    if code in _NO_ROOM:
+        return len(_STAGES)
+    return next((stage for stage, kinds in enumerate(_STAGES) if code.startswith(kinds)), len(_STAGES))
 
 
 def root_of(block: Mapping[str, Any]) -> str:
@@ -78,9 +93,9 @@ def change_between(old: Run, new: Run) -> str:
     if old.revision_id != new.revision_id:
         before, after = (DeploymentSpec.model_validate(each.revision.spec) for each in (old, new))
         names = [name.removeprefix("options.") for name in diff(before, after)]
-    if (old.engine_version, old.runtime_id) != (new.engine_version, new.runtime_id):
+    if old.engine_version and (old.engine_version, old.runtime_id) != (new.engine_version, new.runtime_id):
         names = [name for name in names if name != "runtime_id"] + [_ENGINE]
-    if old.host_id != new.host_id:
+    if old.host_id is not None and old.host_id != new.host_id:
         names = [name for name in names if name != "host_id"] + [_HOST]
     return _joined(names) or SAME
 

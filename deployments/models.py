@@ -83,6 +83,9 @@ class Run(models.Model):
     names of both); `residual_gib` is their difference in the cache, from which later estimates of its family learn.
     `parent` is the failed run that it followed; `diagnosis` is what is known of a failure beyond its reason: see
     diagnosis.failure.Ending and evidence.kept.
+
+    A start that ended before it had a place is a run too: without placement, job and command; host, runtime and copy
+    are those that were looked at, where there were any.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -144,6 +147,11 @@ class Run(models.Model):
 
     def __str__(self) -> str:
         return f"{self.deployment} run {self.number}"
+
+    @property
+    def was_placed(self) -> bool:
+        """Whether it ever had a place; some starts end before that."""
+        return "gpu_uuids" in self.placement
 
 
 class Transition(models.Model):

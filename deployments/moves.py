@@ -20,6 +20,15 @@ from panel.core.claims import Claim
 log = logging.getLogger(__name__)
 
 
+class LeaseLost(Exception):
+    """Another worker has the row now; what this one was writing is rolled back."""
+
+
+def spec_of(row: Deployment | Run) -> DeploymentSpec:
+    """The settings that count for it."""
+    return DeploymentSpec.model_validate(row.revision.spec)
+
+
 def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None = None, **changes: Any) -> bool:
     """Take one arrow: guarded by the claim and the old state; the transition is recorded in the same transaction.
 
@@ -29,7 +38,7 @@ def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None
     if not may_move(old, to):
         raise ValueError(f"no arrow from {old} to {to}")
     now = timezone.now()
-    spec = DeploymentSpec.model_validate(row.revision.spec)
+    spec = spec_of(row)
     limit = deadline_of(to, start_deadline_s=spec.start_deadline_s, grace_s=spec.grace_s)
     deadline = now + timedelta(seconds=limit) if limit is not None else None
     with transaction.atomic():
@@ -50,7 +59,7 @@ def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None
             return False
         run_id = changes["run"].pk if "run" in changes else row.run_id
         Transition.objects.create(deployment=row, run_id=run_id, old=old, new=to, reason=reason or {})
-        if run_id is not None and old not in (State.QUEUED, State.PLACING):
+        if run_id is not None and ("run" in changes or old not in (State.QUEUED, State.PLACING)):
             _tell_the_record(row, run_id, to, reason or {})
         if to == State.READY and Run.objects.filter(pk=run_id, ready_at=None).update(ready_at=now):
             failures.mended(run_id)

@@ -12,13 +12,14 @@ from django.conf import settings
 from django.db.models import F, Q
 from django.utils import timezone
 
-from deployments import acts, applying, describing, events, moves
+from deployments import acts, applying, describing, events, moves, placing
 from deployments.models import Deployment, Run
 from deployments.serving import liveness
 from deployments.states import Desired, State
 from deployments.steps import (
     Describe,
     EndRun,
+    Fail,
     JobView,
     Mend,
     Move,
@@ -66,7 +67,7 @@ def reconcile(pk: int) -> None:
             try:
                 with trace.bound(row.trace):  # of the click that wanted it, whoever nudged
                     row = row if do(claim, row, step) else None
-            except acts.LeaseLost:
+            except moves.LeaseLost:
                 log.info("another worker has deployment %s now", pk)
                 return
         log.error("deployment %s did not come to rest in %d steps; looking again later", pk, MAX_STEPS)
@@ -185,7 +186,7 @@ def do(claim: Claim, row: Deployment, step: Step) -> bool:
         case Move():
             return _move(claim, row, step)
         case Place():
-            acts.place(claim, row)
+            placing.place(claim, row)
         case Describe():
             acts.describe(claim, row)
         case Order():
@@ -198,6 +199,8 @@ def do(claim: Claim, row: Deployment, step: Step) -> bool:
             acts.stop_run(claim, row, step.failing)
         case EndRun():
             acts.end_run(claim, row, step.to)
+        case Fail():
+            acts.fail(claim, row, step.reason)
         case Mend():
             applying.mend(row)
     return False

@@ -13,12 +13,11 @@ from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import PydanticUndefined
 
 from deployments import measured, preflight, queries
-from deployments.contexts import candidates, changes
 from deployments.models import Deployment, Run
 from deployments.serving.contexts import findings_of
 from deployments.spec import NAME, DeploymentSpec
 from deployments.states import State
-from deployments.wording import words
+from deployments.wording import candidates, changes, words
 from panel.core.api import Paging, Reason
 from panel.core.mask import mask
 from panel.fleet.wording import ENGINES
@@ -250,6 +249,7 @@ def deployment_out(row: Deployment, model: str) -> dict[str, Any]:
         "url": f"{settings.BERTH_PUBLIC_URL}/v1",
         "model": model,
         **_place(run),
+        "host": (run.host_name or None) if run is not None else None,
         "run": row.run_id,
         "revision": row.revision.number,
         "spec": mask(row.revision.spec),

@@ -124,11 +124,18 @@ class EndRun:
 
 
 @dataclass(frozen=True)
+class Fail:
+    """The start is over before there was a process: write its end, in a run of its own where it has none yet."""
+
+    reason: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Mend:
     """Apply the first fix of the failure by itself, or note that none is safe."""
 
 
-Step = Wait | Move | Place | Describe | Order | ReadLog | Probe | StopRun | EndRun | Mend
+Step = Wait | Move | Place | Describe | Order | ReadLog | Probe | StopRun | EndRun | Fail | Mend
 
 
 def decide(s: Situation) -> Step:
@@ -188,12 +195,12 @@ def _queued(s: Situation) -> Step:
 
 
 def _placing(s: Situation) -> Step:
-    return Move(State.FAILED, _over(s.state)) if _overdue(s) else Place()
+    return Fail(_over(s.state)) if _overdue(s) else Place()
 
 
 def _preparing(s: Situation) -> Step:
     if _overdue(s):
-        return Move(State.FAILED, _over(s.state))
+        return Fail(_over(s.state))
     if s.run is not None and s.run.sidecar == "moving":
         return Wait(_sooner(s.deadline_in_s, 5.0), reason=DESCRIBING)
     return Describe() if s.run is not None and s.run.sidecar else Order()
@@ -210,7 +217,7 @@ def _over(state: State) -> dict[str, Any]:
 def _starting(s: Situation) -> Step:
     run, job = s.run, s.run.job if s.run else None
     if run is None or job is None:
-        return Move(State.FAILED, {"code": "start.no_job", "params": {}})
+        return Fail({"code": "start.no_job", "params": {}})
     if job.log_unread:
         return ReadLog()
     if run.probe == "answered":

@@ -190,3 +190,20 @@ def words(reason: Mapping[str, Any] | None) -> Words | None:
         smaller = _("With a share of %(share)s it would fit now.") % {"share": share}
         return replace(found, hint=f"{found.hint} {smaller}")
     return found
+
+
+def changes(reason: dict[str, Any] | None) -> list[Words]:
+    """What would make it fit, the nearest first."""
+    said = (words(change) for change in (reason or {}).get("params", {}).get("changes", []))
+    return [change for change in said if change is not None]
+
+
+def candidates(reason: dict[str, Any]) -> list[dict[str, str]]:
+    """Why each place was not taken."""
+    found = []
+    for item in (reason or {}).get("params", {}).get("candidates", []):
+        said = words((item.get("params") or {}).get("problem") or item)
+        found.append(
+            {"name": item.get("name", ""), "text": said.text if said else "", "hint": said.hint if said else ""}
+        )
+    return found

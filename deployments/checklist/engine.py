@@ -9,16 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
 
+from deployments import run_log
 from deployments.checklist.findings import Finding
 from deployments.diagnosis import failure
-from deployments.diagnosis.result import Diagnosis
+from deployments.diagnosis.result import Diagnosis, Evidence
 from deployments.mending import turn
 from deployments.mending.around import Around
 from deployments.models import Transition
@@ -26,7 +27,7 @@ from deployments.preflight import UNMADE, Check, command_of
 from deployments.spec import DeploymentSpec
 from models_catalog import code_at_start
 from panel import audit
-from panel.core.mask import mask
+from panel.core.mask import mask, mask_text
 from panel.fleet import services as fleet
 from panel.fleet import wire
 from panel.fleet.models import Job
@@ -103,8 +104,8 @@ def known(check: Check) -> Job | None:
     return rows.filter(order__key=key_of(check)).order_by("-created_at").first()
 
 
-def order(check: Check, *, name: str, actor: Any) -> Job | None:
-    """Have the host ask its engine; None where it has enough in hand or is gone."""
+def order(check: Check, *, name: str = "", actor: Any = None) -> Job | None:
+    """Have the host ask its engine; None where it has enough in hand or is gone. A start asks without a name."""
     assert check.launch is not None and check.host is not None and check.copy is not None
     waiting = Job.objects.filter(host=check.host, kind="check", open=True, created_at__gt=timezone.now() - OVERDUE)
     if waiting.count() >= AT_ONCE:
@@ -115,10 +116,79 @@ def order(check: Check, *, name: str, actor: Any) -> Job | None:
     try:
         with transaction.atomic():
             job = fleet.order_job(host=check.host, task=task, grace_s=5.0)
-            audit.record("deployment.checked", name, actor=actor, host=check.host.name, model=str(check.copy.artifact))
+            if name:
+                what = {"host": check.host.name, "model": str(check.copy.artifact)}
+                audit.record("deployment.checked", name, actor=actor, **what)
     except fleet.HostGone:
         return None
     return job
+
+
+def is_running(job: Job) -> bool:
+    """Whether its answer may still come."""
+    lost = job.lost_result or job.created_at < timezone.now() - OVERDUE
+    return job.result is None and not job.never_ran and not lost
+
+
+def of_use(check: Check) -> Job | None:
+    """The job whose answer a start takes: one that is being asked, one that passed, any answer of the last day.
+
+    None where it has to be asked: what was stopped or got lost says nothing, and of a refusal of some time ago nobody
+    knows whether it still holds.
+    """
+    job = known(check)
+    if job is None or is_running(job):
+        return job
+    items = (job.result or {}).get("items") or []
+    new = job.created_at >= timezone.now() - HOLDS
+    if items:
+        return job if new or items[0].get("verdict") == "passed" else None
+    return job if new and (job.status.get("refusal") or {}).get("code") in _OLD else None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What earlier questions say of a start with the very same command."""
+
+    refused: Job | None = None  # its refusal ends this start
+    ask: bool = False  # nobody knows yet what the engine thinks of it
+
+
+def kept(check: Check, spec: DeploymentSpec, deployment: int) -> Kept:
+    """One query, a second one where it was refused. Only what is sure counts: a class that is known, and that does not
+    go away by itself. It ends one start: who starts it once more may have mended on the host what no key can tell.
+    """
+    if not can_be_asked(check):  # its engine can be asked once the host has described the model's file
+        return Kept(ask=check.launch is not None)
+    job = of_use(check)
+    if job is None or is_running(job):
+        return Kept(ask=True)
+    found = outcome(job, spec)
+    sure = found.state == "refused" and found.sure and not was_told(job, deployment)
+    return Kept(refused=job if sure else None)
+
+
+def ending_of(job: Job, evidence: Evidence | None = None) -> failure.Ending:
+    """A refusal as the end of a start: told, proven and offered fixes for as if the engine had been started."""
+    said = wire.JobResult.model_validate(job.result).items[0]
+    read = run_log.newest(job.pk, failure.MAX_LOG_BYTES) if job.log.size else run_log.Newest(_output(said))
+    code, signal = _number(said.get("exit_code")), _number(said.get("signal"))
+    found, _more = _refused(said, DeploymentSpec(artifact_id=0), NOWHERE)
+    try:
+        ending = failure.explain(log=read.text, before=read.before, exit_code=code, signal=signal, evidence=evidence)
+        run_log.place(ending.error_block, read)
+    except Exception:  # a refusal must be told, whatever the engine wrote
+        log.exception("the output of check %s could not be explained", job.pk)
+        ending = failure.Ending({})
+    params = {**(ending.reason.get("params") or {}), **found.params}
+    block = {**ending.error_block}
+    if block:
+        block["lines"] = [mask_text(line) for line in block["lines"]]
+    return replace(ending, reason={"code": CODE, "params": params}, error_block=block, curable=False)
+
+
+def _output(said: dict[str, Any]) -> bytes:
+    return str(said.get("output") or "").encode()[-failure.MAX_LOG_BYTES :]
 
 
 def outcome(job: Job | None, spec: DeploymentSpec, around: Around = NOWHERE) -> Outcome:
@@ -166,7 +236,7 @@ def diagnosis_of(check: Check) -> Diagnosis | None:
 
 def _diagnosed(said: dict[str, Any]) -> tuple[Diagnosis, str]:
     """What its words mean, and the line that says so."""
-    output = str(said.get("output") or "").encode()[-failure.MAX_LOG_BYTES :]
+    output = _output(said)
     code, signal = _number(said.get("exit_code")), _number(said.get("signal"))
     try:
         found = failure.diagnosed(output, exit_code=code, signal=signal)
@@ -206,10 +276,10 @@ def refusal_of(check: Check, spec: DeploymentSpec, deployment: int | None = None
     found = outcome(job, spec)
     if found.state != "refused" or not found.sure or found.finding is None:
         return {}
-    return {} if deployment is not None and _was_told(job, deployment) else found.finding.reason
+    return {} if deployment is not None and was_told(job, deployment) else found.finding.reason
 
 
-def _was_told(job: Job, deployment: int) -> bool:
+def was_told(job: Job, deployment: int) -> bool:
     """Whether a start of this deployment has failed by this refusal already."""
     told = Transition.objects.filter(deployment=deployment, new="failed", at__gt=job.created_at)
     return told.filter(reason__code=CODE).exists()

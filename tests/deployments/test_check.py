@@ -23,7 +23,7 @@ from models_catalog.models import Artifact, Copy
 from panel.accounts.models import User
 from panel.audit.models import Event
 from panel.fleet import wire
-from panel.fleet.models import Gpu, Host, Job, Runtime
+from panel.fleet.models import Gpu, Host, Job, Reservation, Runtime
 from tests.deployments import builders
 from tests.deployments.pure.plans import CARDS, model
 
@@ -210,7 +210,10 @@ def test_a_start_that_the_engine_refused_takes_nothing_and_says_why(copy: Copy) 
     reconcile(row.pk)
     row.refresh_from_db()
     assert (row.state, row.reason["params"]["cause"]) == ("failed", "config.len_gt_derived")
-    assert not Run.objects.exists() and not Job.objects.filter(kind="engine").exists()
+    run = Run.objects.get()
+    assert (run.outcome, run.reason, run.job_id, run.host_name) == ("failed", row.reason, None, "quay")
+    assert run.diagnosis["class"] == "config.len_gt_derived" and "User-specified" in run.error_block["lines"][-1]
+    assert not Job.objects.filter(kind="engine").exists() and not Reservation.objects.exists()
     Job.objects.filter(kind="check").update(created_at=timezone.now() - timedelta(days=2))
     Deployment.objects.filter(pk=row.pk).update(state="queued", next_attempt_at=None)
     reconcile(row.pk)

@@ -10,10 +10,10 @@ from django.test import Client
 from django.urls import reverse
 
 from deployments import preflight
-from deployments.contexts import candidates, changes
 from deployments.models import Deployment
 from deployments.reconcile import reconcile
 from deployments.spec import DeploymentSpec
+from deployments.wording import candidates, changes
 from models_catalog.models import Artifact, CatalogModel, Copy
 from panel.accounts.models import User
 from panel.fleet.models import Gpu, Host, Reservation

@@ -145,7 +145,7 @@ def test_what_no_waiting_can_change_fails_at_once(row: Deployment) -> None:
     Host.objects.get().runtimes.all().delete()
     reconcile(row.pk)
     row.refresh_from_db()
-    assert row.state == "failed" and row.run is None
+    assert row.state == "failed" and row.run.job is None and row.run.outcome == "failed"
     assert row.reason["params"]["candidates"][0]["code"] == "runtime.none"
 
 

@@ -201,7 +201,7 @@ def test_a_start_without_it_is_refused_with_a_sentence(copy: Copy) -> None:
     row = services.create(name="chat", spec=spec(copy), actor=ada)
     secret_store.remove(kept, actor=ada)
     row = placed(row)
-    assert (row.state, row.reason["code"]) == ("failed", "secret.missing") and not Run.objects.exists()
+    assert (row.state, row.reason["code"]) == ("failed", "secret.missing") and Run.objects.get().job is None
     page = browser(ada).get(reverse("deployment", args=[row.pk])).content.decode()
     assert "The secret hf-token is not there any more" in page
     keep(ada)

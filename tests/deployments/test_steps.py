@@ -12,6 +12,7 @@ from deployments.states import ARROWS, LIVE, RESTING, Desired, State, may_move
 from deployments.steps import (
     NO_CONTACT,
     EndRun,
+    Fail,
     JobView,
     Move,
     Order,
@@ -52,14 +53,15 @@ TABLE = [
     ("queued with a pause", at(State.QUEUED, retry_in_s=9.0), Wait(9.0)),
     ("placing", at(State.PLACING), Place()),
     ("preparing", at(State.PREPARING, run=run(job=None)), Order()),
-    ("placing too long", at(State.PLACING, deadline_in_s=-1.0), Move(State.FAILED, {"code": "placing.deadline", "params": {}})),
-    ("preparing too long", at(State.PREPARING, run=run(job=None), deadline_in_s=-1.0), Move(State.FAILED, {"code": "preparing.deadline", "params": {}})),
+    ("placing too long", at(State.PLACING, deadline_in_s=-1.0), Fail({"code": "placing.deadline", "params": {}})),
+    ("preparing too long", at(State.PREPARING, run=run(job=None), deadline_in_s=-1.0), Fail({"code": "preparing.deadline", "params": {}})),
     ("failed before the order", at(State.FAILED, run=run(job=None)), EndRun(State.FAILED)),
     ("the machine started again", at(State.READY, run=run(BOOTED, was_ready=True)), EndRun(State.QUEUED)),
     ("the machine started again meanwhile", at(State.LOST, run=run(BOOTED)), EndRun(State.QUEUED)),
     ("the machine started again, not wanted any more", at(State.STOPPING, DOWN, run=run(replace(BOOTED, desired="stop"))), EndRun(State.STOPPED)),
     ("the machine started again after it had failed", at(State.STOPPING, run=run(BOOTED, failing=FAILING)), EndRun(State.FAILED)),
     ("the machine started again under a failed one", at(State.FAILED, run=run(BOOTED)), EndRun(State.FAILED)),
+    ("the order was lost", at(State.STARTING, run=run(job=None)), Fail({"code": "start.no_job", "params": {}})),
     ("starting", at(State.STARTING, run=run()), Wait(5.0)),
     ("starting near its deadline", at(State.STARTING, run=run(), deadline_in_s=2.0), Wait(2.0)),
     ("log to read", at(State.STARTING, run=run(replace(RUNNING, log_unread=9))), ReadLog()),
@@ -168,6 +170,8 @@ def test_every_step_takes_an_arrow_that_exists(s: Situation) -> None:
     step = decide(s)
     if isinstance(step, Move):
         assert may_move(s.state, step.to), (s, step)
+    if isinstance(step, Fail):
+        assert may_move(s.state, State.FAILED), (s, step)
     if isinstance(step, EndRun) and s.run is not None:
         assert step.to == s.state or may_move(s.state, step.to), (s, step)
     if isinstance(step, StopRun):

@@ -177,7 +177,7 @@ def test_settings_that_cannot_be_are_refused_before_anything_runs(stack: Stack, 
     row = stack.deploy(f"refused-{Deployment.objects.count()}", "fine", **spec)
     stack.wait_for(row, "failed")
     assert row.reason["code"] == code
-    assert row.run is None
+    assert row.run.job is None
 
 
 def test_a_flag_that_is_gone_and_changes_nothing_is_left_out(stack: Stack) -> None:
@@ -256,7 +256,7 @@ def test_what_the_engine_refuses_when_it_is_asked_is_never_started(stack: Stack)
     )
     row = stack.deploy("asked", "fine", options=options)
     stack.wait_for(row, "failed")
-    assert row.run is None and row.reason["code"] == "check.refused"
+    assert row.run.job is None and row.reason["code"] == "check.refused"
     good = DeploymentSpec(artifact_id=stack.artifact("fine").pk, device="cpu", kv_cache_gib=1)
     until(lambda: look(good, name="good").verdict == "passed", timeout=60, why="a good one passes")
     assert Job.objects.filter(kind="check").count() == 2

@@ -1,0 +1,50 @@
+"""Titles of failures whose own sentence needs the numbers of one start: for lists that count many. To be translated."""
+
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
+
+# A name that ends in "." or "_" is for all codes that begin so; the first that fits counts.
+CLASSES: dict[str, Any] = {
+    "host.paused_for": _("New starts are switched off on the host."),
+    "host.ram_too_small": _("The host has too little memory for it."),
+    "host.kv_too_small": _("The memory for conversations is too small."),
+    "host_forgotten": _("The host was taken out of Berth while it ran."),
+    "copy.vanished": _("The model's files are gone."),
+    "copy.broken": _("The copy of the model is not whole."),
+    "path_missing": _("The model's files are gone."),
+    "path_not_allowed": _("The host does not allow the path of the model."),
+    "code_": _("The model's own code is not what was allowed."),
+    "too_many_files": _("The folder of the model holds too many files."),
+    "runtime.broken": _("The engine was found but does not work."),
+    "runtime.no_schema": _("It is not known which settings the engine takes."),
+    "runtime.not_for_gpu": _("The engine cannot use a GPU."),
+    "runtime.not_for_cpu": _("The engine cannot run on the CPU."),
+    "runtime_unknown": _("The host does not know the engine."),
+    "gpu.paused": _("New starts are switched off on the GPU."),
+    "gpu.paused_for": _("New starts are switched off on the GPU."),
+    "gpu.too_few": _("The host has fewer GPUs than wanted."),
+    "gpu.too_small": _("The GPU is too small for the model."),
+    "gpu.too_small_each": _("The GPUs are too small for the model, even together."),
+    "gpu.share_too_small": _("The chosen share of the GPU is too small for the model."),
+    "gpu.capability": _("The GPU is too old for this form of the model."),
+    "gpu_uuid": _("The host does not know the chosen GPU."),
+    "gguf.not_a_file": _("The path of a GGUF model is no file."),
+    "gguf.plugin_missing": _("vLLM reads GGUF only with a plugin, which is not installed."),
+    "model.bad_path": _("The path of the model cannot be used."),
+    "model.remote_code": _("The model brings program code of its own, which is not allowed."),
+    "parallel.": _("The model cannot be divided among so many GPUs."),
+    "option.denied_": _("A setting that Berth does not allow."),
+    "option.": _("A setting with a value that is not possible."),
+    "flag.": _("A flag that this version of the engine does not have."),
+    "args.": _("The further flags cannot be read."),
+    "env.": _("A variable that cannot be set so."),
+    "secret.": _("A secret that it needs is not there."),
+    "sidecar.": _("The model's file could not be described for the engine."),
+    "start.hung": _("It hung while it started."),
+    "serve.hung": _("It gave no answer any more."),
+    "command_not_allowed": _("The host does not allow the command."),
+    "environment_not_allowed": _("The host does not allow a variable."),
+    "flag_": _("The host does not allow a flag."),
+    "too_many_jobs": _("The host has as many jobs as it takes."),
+}
