@@ -10,6 +10,7 @@ CLASSES: dict[str, Any] = {
     "host.ram_too_small": _("The host has too little memory for it."),
     "host.kv_too_small": _("The memory for conversations is too small."),
     "host_forgotten": _("The host was taken out of Berth while it ran."),
+    "context.beyond_model": _("The conversation is longer than the model was made for."),
     "copy.vanished": _("The model's files are gone."),
     "copy.broken": _("The copy of the model is not whole."),
     "path_missing": _("The model's files are gone."),

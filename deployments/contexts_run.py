@@ -99,7 +99,7 @@ def steps(run: Run, usual: dict[str, Any], *, failed: bool = False) -> list[Step
         found.append(StepView(kind, step_name(s), _step_detail(s, run), duration(seconds), span, value))
     found = found if describing.KEY not in run.placement else _with_description(run, found, failed=failed)
     if run.job_id is None and run.ended_at is not None:
-        return [step for step in found if step.kind != "todo"] if run.was_placed else []
+        return [step for step in found if step.kind != "todo"] if found[0].kind == "yes" else []
     return found
 
 

@@ -84,8 +84,8 @@ class Run(models.Model):
     `parent` is the failed run that it followed; `diagnosis` is what is known of a failure beyond its reason: see
     diagnosis.failure.Ending and evidence.kept.
 
-    A start that ended before it had a place is a run too: without placement, job and command; host, runtime and copy
-    are those that were looked at, where there were any.
+    A start that ended before it had a place is a run too: without job and command; host, runtime, copy and placement are
+    those that it would have had, where they were known.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -150,7 +150,7 @@ class Run(models.Model):
 
     @property
     def was_placed(self) -> bool:
-        """Whether it ever had a place; some starts end before that."""
+        """Whether a place for it was known; some starts end before that."""
         return "gpu_uuids" in self.placement
 
 

@@ -86,7 +86,7 @@ def never_began(
         known, kept = evidence.gathered(run, {})
         ending = checked.ending_of(refused, known)
         run.reason, run.error_block, run.diagnosis = ending.reason, ending.error_block, {**ending.diagnosis, **kept}
-        run.placement = {CHECK: {"job": str(refused.pk)}}
+        run.placement = {**run.placement, CHECK: {"job": str(refused.pk), "over": "refused"}}
     try:
         with transaction.atomic():
             if not claim.rows().select_for_update().filter(state=row.state, run=row.run_id).exists():
@@ -103,7 +103,7 @@ def never_began(
 
 def _known(row: Deployment, check: preflight.Check | None) -> dict[str, Any]:
     """As much of the place as was known when it ended: all of it where only the settings were refused, or nothing."""
-    if check is not None and check.host is not None and check.runtime is not None and check.copy is not None:
+    if check is not None and check.placement is not None:
         return _where(check)
     name = queries.model_names([row])[row.pk]
     before = row.run
@@ -121,6 +121,7 @@ def _where(check: preflight.Check) -> dict[str, Any]:
         "engine_version": check.runtime.version,
         "host_name": check.host.name,
         "model_name": str(check.copy.artifact),
+        "placement": check.facts(),
     }
 
 
@@ -132,7 +133,6 @@ def _begun(row: Deployment, check: preflight.Check) -> Run:
         **_where(check),
         family=measured.family_of(check.copy.artifact.facts),
         foreseen=measured.foreseen(check.placement.plan, spec_of(row), _names(check.gpus), usual),
-        placement=check.facts(),
     )
     _save(row, run)
     return run

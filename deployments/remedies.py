@@ -40,7 +40,8 @@ def of(row: Deployment, actor: Any = None) -> list[Fix]:
     fleet = preflight.Fleet.of(spec, actor=actor)
     if fleet is None:
         return []
-    around = around_now.of_run(run, spec, fleet, own=row.pk)
+    placed = run if run is not None and run.was_placed else None
+    around = around_now.of_run(placed, spec, fleet, own=row.pk)
     found = refusals.fixes_of(row.reason, spec, around)
     if run is not None:
         found += turn.fixes_of(str(run.diagnosis.get("class") or ""), _offers(run), spec, around)
@@ -48,13 +49,14 @@ def of(row: Deployment, actor: Any = None) -> list[Fix]:
     asks = _Asks(spec, row.name, fleet)
     if row.reason.get("code") in ("place.none", length.CODE):
         found += asks.changes()
-    if row.reason.get("code") == CHECKED and (told := checked.diagnosis_of(asks.unchanged())) is not None:
+    kept = run is not None and run.diagnosis.get("class")
+    if row.reason.get("code") == CHECKED and not kept and (told := checked.diagnosis_of(asks.unchanged())) is not None:
         found += turn.fixes_of(told.code, told.fixes, spec, around)
     return asks.accepted(turn.ranked(found))
 
 
 def failed_run(row: Deployment) -> Run | None:
-    """The run that the deployment's reason is about; None where it failed before there was one."""
+    """The run that the deployment's reason is about; None where that has ended otherwise."""
     run = row.run
     return run if run is not None and run.outcome == "failed" and run.reason == row.reason else None
 
@@ -74,7 +76,8 @@ def _back(row: Deployment, run: Run, spec: DeploymentSpec) -> list[Fix]:
     if best is None or best.revision_id == row.revision_id:
         return []
     revision = best.revision
-    if row.runs.filter(revision=revision, number__gt=best.number, outcome="failed").exists():
+    failed = row.runs.filter(revision=revision, number__gt=best.number, outcome="failed")
+    if failed.exclude(placement={}).exists():  # that there was no place says nothing of the settings
         return []  # it has failed with these as well since
     before, now = (each.model_dump(mode="json") for each in (DeploymentSpec.model_validate(revision.spec), spec))
     patch = {name: value for name, value in before.items() if now[name] != value}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from deployments import acts, preflight, services
+from deployments import moves, placing, preflight, services
 from deployments.models import Deployment, Run
 from deployments.spec import DeploymentSpec
 from deployments.wording import words
@@ -45,14 +45,14 @@ def place(row: Deployment) -> Run:
     with claims.hold(Deployment, row.pk) as claim:
         assert claim is not None
         fresh = Deployment.objects.select_related("revision").get(pk=row.pk)
-        acts.place(claim, fresh)
+        placing.place(claim, fresh)
     row.refresh_from_db()
     assert row.run is not None
     return row.run
 
 
 def env_of(run: Run, row: Deployment) -> dict[str, str]:
-    return preflight.launch_of(acts.spec_of(row), run, name=row.name, api_key="k").env
+    return preflight.launch_of(moves.spec_of(row), run, name=row.name, api_key="k").env
 
 
 def test_one_run_is_detailed_and_the_next_is_not(broken: Deployment) -> None:
@@ -75,7 +75,7 @@ def test_the_wish_outlives_a_wait_for_room(broken: Deployment) -> None:
     type(host).objects.update(facts={**host.facts, "ram_available_mib": 10})
     Deployment.objects.filter(pk=broken.pk).update(state="placing")
     with claims.hold(Deployment, broken.pk) as claim:
-        acts.place(claim, Deployment.objects.select_related("revision").get(pk=broken.pk))
+        placing.place(claim, Deployment.objects.select_related("revision").get(pk=broken.pk))
     broken.refresh_from_db()
     assert broken.state == "queued"
     type(host).objects.update(facts=host.facts)
@@ -84,7 +84,7 @@ def test_the_wish_outlives_a_wait_for_room(broken: Deployment) -> None:
 
 def test_other_settings_are_not_the_ones_it_was_asked_for(broken: Deployment) -> None:
     services.start_in_detail(broken, actor=None)
-    spec = acts.spec_of(broken).model_copy(update={"kv_cache_gib": 2})
+    spec = moves.spec_of(broken).model_copy(update={"kv_cache_gib": 2})
     services.edit(broken, spec=spec, actor=None)
     assert not place(broken).detail
 
@@ -136,7 +136,7 @@ def second_engine(row: Deployment, version: str = "0.33.0", **values: Any) -> Ru
 
 def test_the_newest_engine_unless_one_is_chosen(broken: Deployment) -> None:
     old, new = broken.run.runtime, second_engine(broken)
-    spec = acts.spec_of(broken)
+    spec = moves.spec_of(broken)
     assert preflight.check(spec, name="x").runtime == new
     assert preflight.check(spec.model_copy(update={"runtime_id": old.pk}), name="x").runtime == old
     Runtime.objects.filter(pk=new.pk).update(refusal={"code": "probe_failed", "params": {"detail": "x"}})
@@ -148,7 +148,7 @@ def test_an_engine_of_another_host_is_named_as_the_reason(broken: Deployment) ->
     builders.make_copy(other)
     chosen = broken.run.runtime
     Runtime.objects.filter(pk=chosen.pk).update(refusal={"code": "probe_failed", "params": {}})
-    spec = acts.spec_of(broken).model_copy(update={"runtime_id": chosen.pk})
+    spec = moves.spec_of(broken).model_copy(update={"runtime_id": chosen.pk})
     reasons = preflight.check(spec, name="x").reason["params"]["candidates"]
     assert {(r["name"], r["code"]) for r in reasons} == {("quay", "runtime.broken"), ("pier", "runtime.elsewhere")}
 

@@ -7,7 +7,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from deployments import acts, applying, conflicts, evidence, patching, queries, remedies, services, story
+from deployments import applying, conflicts, evidence, patching, placing, queries, remedies, services, story
 from deployments.diagnosis import failure
 from deployments.fix_words import title
 from deployments.mending.fix import Fix
@@ -357,7 +357,7 @@ def test_berth_mends_a_safe_failure_once_and_says_who_switched_it_on(copy: Copy)
     row.revision.created_by = "nadia"
     row.revision.save()
     second = again(row)
-    assert (second.number, second.cause, second.started_by) == (2, acts.BY_ITSELF, "system")
+    assert (second.number, second.cause, second.started_by) == (2, placing.BY_ITSELF, "system")
     assert row.revision_id == second.revision_id and second.revision.spec["options"] == {"max_model_len": 2240}
     event = Event.objects.get(verb="deployment.mended")
     assert event.facts["switched_on_by"] == "nadia" and event.facts["class"] == "mem.kv_lt_len"
@@ -373,7 +373,7 @@ def test_the_same_again_is_tried_once_too(copy: Copy) -> None:
     )
     row = broken(copy, taken, fix_once=True)
     second = again(row)
-    assert (second.number, second.cause) == (2, acts.BY_ITSELF)
+    assert (second.number, second.cause) == (2, placing.BY_ITSELF)
     fail(second, taken)
     reconcile(row.pk)
     row.refresh_from_db()
@@ -486,7 +486,7 @@ def test_what_the_engine_refused_before_a_start_has_its_fix_and_refused_ones_are
     row.revision.save()
     reconcile(row.pk)
     row = queries.one(row.pk)
-    assert (row.state, row.reason["code"], row.run) == ("failed", "check.refused", None)
+    assert (row.state, row.reason["code"], row.run.job_id) == ("failed", "check.refused", None)
     first = remedies.of(row)[0]
     assert first.option == "max_model_len" and first.patch["options"]["max_model_len"] < 999_999
     shorter = spec(copy, options=first.patch["options"])
@@ -495,7 +495,7 @@ def test_what_the_engine_refused_before_a_start_has_its_fix_and_refused_ones_are
     assert remedies.of(row) == [], "the engine has said that it would not start so either"
     Deployment.objects.filter(pk=row.pk).update(state="failed")
     applied = applying.start_with(queries.one(row.pk), first, actor=None)
-    assert applied.revision.why["class"] == "config.len_gt_derived" and "run" not in applied.revision.why
+    assert applied.revision.why["class"] == "config.len_gt_derived" and applied.revision.why["run"] == 1
 
 
 def test_settings_that_failed_as_well_since_are_no_way_back(copy: Copy) -> None:

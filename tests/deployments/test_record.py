@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from deployments import acts, golden, measured_runs, preflight, revisions, services
+from deployments import acts, golden, measured_runs, placing, preflight, revisions, services
 from deployments.models import Deployment, Run
 from deployments.reconcile import load
 from deployments.spec import DeploymentSpec
@@ -151,7 +151,7 @@ def test_lessons_have_an_index_of_their_own(row: Deployment, copy: Copy) -> None
 def test_a_new_run_keeps_its_estimate(row: Deployment, copy: Copy) -> None:
     start(row, copy)
     check = preflight.check(DeploymentSpec(artifact_id=copy.artifact_id), name=row.name)
-    run = acts._new_run(row, check)
+    run = placing._begun(row, check)
     assert run.family == "qwen2"
     assert run.foreseen["tp"] == 1
     assert run.foreseen["gpu"] == "NVIDIA L40S"
