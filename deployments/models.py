@@ -84,8 +84,8 @@ class Run(models.Model):
     `parent` is the failed run that it followed; `diagnosis` is what is known of a failure beyond its reason: see
     diagnosis.failure.Ending and evidence.kept.
 
-    A start that ended before it had a place is a run too: without job and command; host, runtime, copy and placement are
-    those that it would have had, where they were known.
+    A start that ended before it had a place is a run too: without job and command; host, runtime, copy and placement
+    are those that it would have had, where they were known.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
