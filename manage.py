@@ -12,6 +12,9 @@ def main() -> int:
     except ImportError:
         sys.stderr.write("Django is not installed in this Python.\n  Run `make up`, or use .venv/bin/python.\n")
         return 1
+    from panel.core import tracebacks
+
+    tracebacks.hide_secrets()
     try:
         execute_from_command_line(sys.argv)
     except Exception as exc:

@@ -12,6 +12,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+from pydantic import ValidationError
 
 from models_catalog import events, uses
 from models_catalog.models import Copy
@@ -22,6 +23,7 @@ from panel.accounts.actor import name_of
 from panel.core.errors import Conflict
 from panel.fleet import services, wire
 from panel.fleet.models import LOST_RESULT, Job
+from panel.fleet.wire_base import is_absurd
 
 RIGHT = "models.delete"
 LIMIT_S = 3600.0
@@ -182,15 +184,23 @@ def _ending(job: Job, path: str) -> tuple[dict[str, Any] | None, int | None]:
         if item is None:
             return (result.refusal.model_dump(mode="json") if result.refusal else failed), None
         if item.get("refusal"):
-            return wire.Refusal.model_validate(item["refusal"]).model_dump(mode="json"), None
+            return _refusal(item["refusal"]) or failed, None
         freed = item.get("freed_bytes")
-        return None, freed if isinstance(freed, int) else 0
+        return None, freed if isinstance(freed, int) and not is_absurd(freed) else 0
     if job.never_ran:
         return job.status.get("refusal") or {"code": "delete.stopped", "params": {}}, None
     now = timezone.now()
     silent = job.ended_at is not None and job.ended_at < now - LOST_RESULT
     late = job.state != "ended" and job.created_at < now - timedelta(seconds=LIMIT_S)
     return (failed, None) if silent or late else (None, None)
+
+
+def _refusal(said: Any) -> dict[str, Any] | None:
+    """The host's reason, None where it is no reason at all."""
+    try:
+        return wire.Refusal.model_validate(said).model_dump(mode="json")
+    except ValidationError:
+        return None
 
 
 def untaken() -> list[str]:

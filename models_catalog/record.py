@@ -9,7 +9,6 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Count, Q
 from django.utils import timezone
-from pydantic import ValidationError
 
 from models_catalog.facts import ModelFacts, Problem
 from models_catalog.models import COPY_FACTS, Artifact, CatalogModel, Copy, ScannedRoot
@@ -17,9 +16,12 @@ from models_catalog.shelf import withdraw_changed
 from panel.core.locks import Lock, lock_until_commit
 from panel.fleet import wire
 from panel.fleet.models import Host
+from panel.fleet.wire_base import is_absurd
 
 log = logging.getLogger(__name__)
 
+MOST_NUMBER = 1 << 64  # of what a file says of itself; headers hold no larger one
+MOST_FINGERPRINT = 64
 MOST_CODE = 100  # files of code that a scan lists
 UNFINISHED = frozenset({"too_many_entries", "not_scanned"})  # what was not seen may still be there
 WHOLE = ""  # the path of the ScannedRoot that stands for the scan as a whole
@@ -119,8 +121,10 @@ def _read(host: Host, items: list[dict[str, Any]]) -> _Scan:
                 scan.roots[found.path[:1000]] = problems
                 continue
             facts = ModelFacts.from_dict({"format": found.format, **found.facts})
-        except ValidationError as exc:
-            log.warning("an item of the scan of %s is not readable: %d errors", host, exc.error_count())
+            if is_absurd(found.facts, MOST_NUMBER) or len(facts.fingerprint) > MOST_FINGERPRINT:
+                raise ValueError("no such model is there")
+        except ValueError as exc:  # also pydantic's
+            log.warning("an item of the scan of %s is not readable: %s", host, str(exc)[:200])
             scan.unreadable += 1
             continue
         if not facts.fingerprint:  # nothing to hash: then only the place tells it apart

@@ -28,6 +28,8 @@ BERTH_TLS_CERT = env.text("BERTH_TLS_CERT")
 BERTH_JOIN_PLAIN_HTTP = env.boolean("BERTH_JOIN_PLAIN_HTTP", False)
 # Networks of one's own whose hosts the panel may call, see panel/core/outbound.py.
 BERTH_PRIVATE_RANGES = env.networks("BERTH_PRIVATE_RANGES", outbound.PRIVATE)
+# The same for a hub at its own, public address; a mirror that the settings name may be in the ranges above.
+BERTH_HUB_PRIVATE_RANGES = env.networks("BERTH_HUB_PRIVATE_RANGES", "none")
 BERTH_LOCAL_AGENT = env.boolean("BERTH_LOCAL_AGENT", True)
 _public = urlsplit(BERTH_PUBLIC_URL)
 ALLOWED_HOSTS = network.allowed_hosts(

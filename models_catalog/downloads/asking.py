@@ -1,7 +1,7 @@
 """Ask a hub one question over HTTP: bounded in time and bytes, with the token for nobody but the hub.
 
-The address comes from the settings, so its own network may be a private one; what it redirects to may not be another
-server. Through a proxy the proxy looks names up, and it decides.
+The address comes from the settings; where it may be is hubs.policy. What it redirects to may not be another server.
+Through a proxy the proxy looks names up, and it decides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 import certifi
-from django.conf import settings
 
 from models_catalog.downloads import hubs
 from panel.core import http, outbound
@@ -136,9 +135,8 @@ class Asker:
             return url, {}
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-        policy = outbound.Policy(private=settings.BERTH_PRIVATE_RANGES, loopback=is_loopback(host))
         try:
-            found = asyncio.run(asyncio.wait_for(outbound.pinned(host, port, policy), self.deadline_s))
+            found = asyncio.run(asyncio.wait_for(outbound.pinned(host, port, hubs.policy(self.hub)), self.deadline_s))
         except outbound.Forbidden as exc:
             raise HubTrouble("address_not_allowed", host=host[:200], why=exc.code) from exc
         except (OSError, TimeoutError, UnicodeError) as exc:

@@ -7,6 +7,8 @@ from urllib.parse import unquote, urlsplit
 from django.conf import settings
 
 from models_catalog.downloads.models import Source
+from panel.core import outbound
+from panel.fleet.agent.config import is_loopback
 from panel.fleet.runtimes.sources import has_secret
 
 USUAL = {Source.HUGGINGFACE: "https://huggingface.co", Source.MODELSCOPE: "https://www.modelscope.cn"}
@@ -51,6 +53,14 @@ def at(source: str) -> HubAt:
 
 def every() -> list[HubAt]:
     return [at(source) for source in Source.values]
+
+
+def policy(hub: HubAt) -> outbound.Policy:
+    """Where a hub may be. The setting that names a mirror is an admin's word that it may be in a private network; the
+    hub's own, public name is none: whoever answers for that name could mean a neighbour of this machine.
+    """
+    private = settings.BERTH_PRIVATE_RANGES if hub.mirror else settings.BERTH_HUB_PRIVATE_RANGES
+    return outbound.Policy(private=private, loopback=is_loopback(urlsplit(hub.endpoint).hostname or ""))
 
 
 def proxy() -> str:

@@ -121,8 +121,16 @@ FAILURES: dict[str, Pair] = {
     "download.address_not_allowed": (
         _("%(host)s is an address that Berth does not call: it belongs to a network of its own."),
         _(
-            "Look at the setting of this hub's address (HF_ENDPOINT, BERTH_MODELSCOPE_ENDPOINT); networks of your own "
-            "are named in BERTH_PRIVATE_RANGES."
+            "If it is a mirror of yours, an admin names its address (HF_ENDPOINT, BERTH_MODELSCOPE_ENDPOINT). If your "
+            "network answers for the hub's own address, they name that network in BERTH_HUB_PRIVATE_RANGES. One that "
+            "BERTH_PRIVATE_RANGES leaves out is not called."
+        ),
+    ),
+    "download.address_not_allowed:elsewhere": (
+        _("The hub leads to %(host)s, which is in a private network; a public hub's files do not lie there."),
+        _(
+            "If it is yours, the owner of this host names both addresses, the hub's and this one, in "
+            "download_endpoints in agent.json there."
         ),
     ),
     "download.address_not_allowed:link_local": (

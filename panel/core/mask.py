@@ -106,6 +106,8 @@ _LOOKS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(/(?:first-admin|invite|new-password)/)[A-Za-z0-9_\-]{20,}"), rf"\1{HIDDEN}"),
     # https://user:secret@host
     (re.compile(r"(://[^\s/:@'\"]{0,200}:)[^\s/'\"]{1,500}@"), rf"\1{HIDDEN}@"),
+    # https://token@host; a name of so many characters is none
+    (re.compile(r"(://)[^\s/:@'\"]{20,500}@"), rf"\1{HIDDEN}@"),
 )
 # name=value, name: value, --name value, "name": "value". The value is looked at after the name of a secret only:
 # others may hold a secret of their own, as the query of an address or the JSON of a flag does.

@@ -26,12 +26,12 @@ from panel.fleet import live, reports, seats, services, wire
 from panel.fleet.joining import agent_bundle
 from panel.fleet.joining import services as joining
 from panel.fleet.models import Host, Job
+from panel.fleet.wire_base import MAX_NUMBER
 
 log = logging.getLogger(__name__)
 
 MAX_BODY = 16 << 20
 MAX_WAIT_S = 25.0
-MAX_NUMBER = 1 << 62  # of a revision or an offset: what the database's columns hold
 _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 M = TypeVar("M", bound=wire.Message)

@@ -26,6 +26,7 @@ from panel.fleet.runtimes import outcomes as runtime_outcomes
 from panel.fleet.runtimes import packages
 
 LATE_US = 300_000_000  # a call is not under way for longer; a machine put back to an earlier moment is
+MOST_REV = 1 << 52  # no host ever had so many orders; the column holds far more, so that ours can go on growing
 PROVISION = ("install", "remove")  # kinds of jobs that change which engines a host has
 
 
@@ -69,7 +70,7 @@ def _store(
         changes["clock_skew_s"] = skew
         if report.facts is not None:
             changes |= _facts(host, report.facts, now) | hostclock.restarted(host, report.facts, skew, now)
-        if report.rev > host.work_rev:  # our database is older than the agent's memory (a restored backup)
+        if host.work_rev < report.rev < MOST_REV:  # our database is older than the agent's memory (a restored backup)
             changes["work_rev"] = report.rev + 1
         changes |= doors.taken(host, report.door)
         if "door_keys" in changes:  # one hash fewer in its work

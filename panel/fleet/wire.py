@@ -26,8 +26,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from panel.fleet.wire_base import MAX_LIST as MAX_LIST
+from panel.fleet.wire_base import MAX_NUMBER, Cut, Params, Text, Texts, Time
 from panel.fleet.wire_base import MAX_PARAMS as MAX_PARAMS
-from panel.fleet.wire_base import Cut, Params, Text, Texts
 from panel.fleet.wire_base import Message as Message
 from panel.fleet.wire_engine import MAX_CODE as MAX_CODE
 from panel.fleet.wire_engine import CheckTask as CheckTask
@@ -205,10 +205,10 @@ class HostFacts(Message):
     cuda_driver_version: Text | None = None
     gpu_error: Text | None = None  # code why NVML could not be read; None when read or when there is no driver
     python: Text
-    boot_time: float
+    boot_time: Time
     boot_id: Text = ""  # of what its processes live in: the kernel's boot, or the container's start
     container: bool = False  # the agent is in a container, so a restart of that one ends its engines too
-    agent_started: float
+    agent_started: Time
     model_roots: Texts = []  # the folders that the agent's own settings allow
     asks_engines: Texts = []  # paths that the agent asks of each engine, every few seconds
     engine_folder: Text = ""  # the managed folder: installs go there; its disk is one of `disks`
@@ -259,8 +259,8 @@ class JobStatus(Message):
     port: int | None = None
     listening: bool = False  # the port accepts a connection
     argv: list[str] = Field(default=[], max_length=MAX_LIST)  # as executed, {port} filled in
-    started_at: float | None = None
-    ended_at: float | None = None
+    started_at: Time | None = None
+    ended_at: Time | None = None
     exit_code: int | None = None
     signal: int | None = None
     stop_asked: bool = False  # the end came after a stop of ours
@@ -273,7 +273,7 @@ class JobStatus(Message):
     gpu_used_mib: int | None = None
     log_size: int = 0  # bytes written so far (holes count)
     log_hole: tuple[int, int] | None = None  # [from, to) that the disk bound removed
-    last_output_at: float | None = None
+    last_output_at: Time | None = None
     progress: Progress | None = None  # of an install, a download and the like
     serving: Serving | None = None  # of an engine that listens, some seconds old at most
     oom_kills: int | None = None  # processes that the kernel ended for lack of memory while it lived; only at its end
@@ -299,9 +299,9 @@ class Report(Message):
     wire: int = WIRE_VERSION
     agent_version: Text
     instance: Text = ""  # as in INSTANCE_HEADER
-    sent_at: float
+    sent_at: Time
     round_trip_s: float | None = None  # of the report before this one, to tell a slow network from a wrong clock
-    seq: int = Field(default=0, ge=0, lt=1 << 62)  # µs since the machine's start: later reports have more
+    seq: int = Field(default=0, ge=0, lt=MAX_NUMBER)  # µs since the machine's start: later reports have more
     rev: int  # the newest work revision that this report reflects
     facts: HostFacts | None = None  # None when unchanged within the last seconds
     jobs: list[JobStatus] = Field(default=[], max_length=MAX_REPORT_JOBS)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from panel.fleet.wire_base import Message, Text
+from panel.fleet.wire_base import Message, Text, Time
 
 ASKED_PATHS = ("/health", "/metrics")  # of each engine that listens
 MOST = float(1 << 53)  # a larger number is none that anything counted
@@ -37,7 +37,7 @@ class Serving(Message):
     `aborted` were left by whoever asked; `http_ok`, `http_4xx` and `http_5xx` are answers below /v1 by their status.
     """
 
-    at: float  # Unix seconds, host clock
+    at: Time  # host clock
     problem: Text = ""
     health: int | None = None
     running: Number = None

@@ -20,6 +20,7 @@ SECRET = "Zq8fW2kLmN4pR7tV0xYb"
         f"curl -H 'Authorization: Bearer {SECRET}' http://x",
         f"https://user:{SECRET}@example.org/repo",
         f"redis://:{SECRET}@localhost",
+        f"https://{SECRET}@packages.example.org/simple",
         f"vllm serve m --api-key {SECRET} --port 1",
         f"vllm serve m --api-key={SECRET}",
         f"HF_TOKEN={SECRET} vllm serve",
@@ -47,6 +48,7 @@ def test_hidden_in_text(text: str) -> None:
         "vllm serve /models/hf_cache --served-model-name chat --max-num-batched-tokens 512",
         "INFO 11-30 10:00:01 [core.py:12] KV cache key: 3",
         "http://127.0.0.1:8000/v1/models",
+        "git clone ssh://git@hub.example.org/acme/tiny",
     ],
 )
 def test_left_as_it_is(text: str) -> None:

@@ -7,51 +7,27 @@ signature, so no address but the name of its host is ever said.
 from __future__ import annotations
 
 import email.utils
-import ipaddress
 import re
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urljoin, urlsplit
 from urllib.request import getproxies
 
 import httpx
 
-from panel.core import outbound
-from panel.fleet.agent.config import is_loopback
+from panel.fleet.agent.download_peers import Peers, place_of
+from panel.fleet.agent.download_trouble import Trouble as Trouble
 from panel.fleet.agent.version import VERSION
-from panel.fleet.wire import Refusal
 
 MAX_REDIRECTS = 5
 REDIRECTS = (301, 302, 303, 307, 308)
 RETRY_STATUS = (408, 409, 425, 500, 502, 503, 504)
 STORE_STATUS = (401, 403, 404, 410)  # of a store: its address has run out, and the hub gives a new one
 RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-PRIVATE = tuple(ipaddress.ip_network(text.strip()) for text in outbound.PRIVATE.split(","))
-
-
-class Trouble(Exception):
-    """What went wrong, as a code with parameters. `fatal`: trying again is no use. `wait_s`: the server asks for it."""
-
-    def __init__(
-        self,
-        code: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        fatal: bool = False,
-        wait_s: float = 0.0,
-        **more: Any,
-    ) -> None:
-        super().__init__(code)
-        self.code, self.fatal, self.wait_s, self.params = code, fatal, wait_s, {**(params or {}), **more}
-
-    @property
-    def refusal(self) -> Refusal:
-        return Refusal(code=f"download.{self.code}", params=self.params)
 
 
 @dataclass(frozen=True)
@@ -67,13 +43,14 @@ class Patience:
 
 @dataclass
 class Session:
-    """Requests to one hub. `endpoint` is its address; used by several threads."""
+    """Requests to one hub. `endpoint` is its address, `named` are those that the owner allowed. For several threads."""
 
     endpoint: str
     token: str = field(default="", repr=False)
     proxy: str = field(default="", repr=False)
     patience: Patience = field(default_factory=Patience)
     connections: int = 4
+    named: Sequence[str] = ()
     client: httpx.Client = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -87,8 +64,9 @@ class Session:
             limits=limits,
             follow_redirects=False,
         )
-        own = is_loopback(urlsplit(self.endpoint).hostname or "")
-        self._policy = outbound.Policy(private=PRIVATE, loopback=own)
+        self._peers = Peers(self.endpoint, self.named)
+        # Of direct connections alone, also of those that NO_PROXY asks for: a proxy looks names up itself.
+        self.client._transport._pool._network_backend = self._peers  # type: ignore[attr-defined]
         self._proxied = bool(self.proxy or getproxies())  # of the order, or of this host's environment
         self._site = _site(self.endpoint)
 
@@ -124,7 +102,7 @@ class Session:
         """(open answer behind all redirects, whether the hub itself gave it). Raises Trouble."""
         for _hop in range(MAX_REDIRECTS + 1):
             own = _site(address) == self._site
-            self._check_host(address)
+            self._peers.check(address)
             more = {"Authorization": f"Bearer {self.token}"} if own and self.token else {}
             try:
                 request = self.client.build_request(method, address, headers={**headers, **more})
@@ -132,7 +110,6 @@ class Session:
             except (httpx.HTTPError, httpx.InvalidURL, OSError) as exc:
                 raise self._explained(exc) from exc
             try:
-                self._check_peer(response)
                 if own and expect:
                     _check_etag(response, expect)
                 target = response.headers.get("Location", "")
@@ -162,27 +139,6 @@ class Session:
         except (httpx.HTTPError, httpx.StreamError, OSError) as exc:
             raise self._explained(exc) from exc
         raise Trouble("short_body")
-
-    # --- where it leads -----------------------------------------------------------------------------------------------
-
-    def _check_host(self, address: str) -> None:
-        host = urlsplit(address).hostname or ""
-        wrong = outbound.looks_wrong(host, self._policy)
-        if wrong:
-            raise Trouble("address_not_allowed", fatal=True, host=host[:200], why=wrong)
-
-    def _check_peer(self, response: httpx.Response) -> None:
-        """A name may lead to this machine, or to where clouds keep their credentials; nothing of that is taken."""
-        stream = response.extensions.get("network_stream")
-        try:
-            peer = stream.get_extra_info("server_addr") if stream is not None and not self._proxied else None
-        except OSError as exc:  # it is broken by now
-            raise Trouble("connection_lost") from exc
-        if not peer:
-            return
-        wrong = outbound.why_not(str(peer[0]).partition("%")[0], self._policy)
-        if wrong:
-            raise Trouble("address_not_allowed", fatal=True, host=(response.url.host or "")[:200], why=wrong)
 
     # --- what an answer means -----------------------------------------------------------------------------------------
 
@@ -253,8 +209,7 @@ def _authorities() -> ssl.SSLContext:
 
 
 def _site(address: str) -> tuple[str, str, int]:
-    parts = urlsplit(address)
-    return parts.scheme, parts.hostname or "", parts.port or {"https": 443}.get(parts.scheme, 80)
+    return urlsplit(address).scheme, *place_of(address)
 
 
 def _checked_redirect(before: str, after: str) -> str:

@@ -96,6 +96,7 @@ def _download(settings: Config, task: DownloadTask, notes: Notes, secrets: Mappi
         proxy=secrets.get(download_order.PROXY) or task.proxy,
         patience=patience,
         connections=task.connections,
+        named=settings.download_endpoints or (),
     )
     store = Store(task, roots)
     order = Download(task, store, session, Checked(settings.folder / CHECKED), notes, patience)

@@ -23,6 +23,7 @@ from panel.fleet.agent import (
     engine_check,
     files,
     install_job,
+    loglines,
     package,
     sidecar_job,
 )
@@ -108,7 +109,7 @@ def _bounded(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main(argv: list[str]) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    loglines.set_up_job()
     kind, folder, request = argv
     settings = config.load(Path(folder), with_panel=False)
     raw = json.loads(Path(request).read_text())

@@ -23,7 +23,7 @@ import sys
 import time
 from pathlib import Path
 
-from panel.fleet.agent import private
+from panel.fleet.agent import loglines, private
 from panel.fleet.agent.procs import Ident
 from panel.fleet.door import needed
 from panel.fleet.door.host import Book, HostDoor
@@ -95,8 +95,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--bind", required=True, metavar="ADDRESS:PORT")
     args = parser.parse_args(argv)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     for handler in logging.getLogger().handlers:
+        handler.setFormatter(loglines.Plain("%(asctime)s %(name)s: %(message)s"))
         handler.addFilter(Sparse())  # its log is a file, and whoever reaches the port can make it say something
     # Strangers hold connections too, until they have shown no key: the few that a shell allows would be theirs soon.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -34,7 +34,9 @@ MODULES = (
     "panel/fleet/wire_engine.py",
     "panel/fleet/wire_models.py",
     "panel/fleet/wire_serving.py",
+    "panel/core/mask.py",
     "panel/core/outbound.py",
+    "panel/core/tracebacks.py",
     "models_catalog/facts.py",
 )
 LISTS = ("panel/fleet/agent/engine_cpu.requirements.txt",)  # what an install of the tested engine consists of
