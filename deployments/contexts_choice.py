@@ -22,14 +22,18 @@ from panel.fleet.models import Runtime
 
 STILL_OPEN = ("no_engine", "gguf_needs_plugin")  # the plan says what can be done
 FEW = 6  # models that the page shows before someone asks for more
+MOST = 30  # that it holds; a search asks the panel for the others
 ORDER = {"ok": 0, "warn": 1, "off": 2, "": 2, "bad": 3}  # by the badge: what fits comes first
 
 
-def choices(chosen: str, actor: Any) -> list[dict[str, Any]]:
-    """Every model that lies on a host, the best first; those that cannot be deployed come last and say why."""
+def choices(chosen: str, actor: Any, find: str = "") -> tuple[list[dict[str, Any]], int]:
+    """(models that lie on a host, how many there are): the best first, the chosen one among them; those that cannot be
+    deployed come last and say why. Of very many only the most promising, or those that somebody looks for.
+    """
     engines = catalog.engines()
     taken, running = names_taken(), _running()
-    found = [_choice(artifact, copies, engines, chosen, running) for artifact, copies in queries.deployable()]
+    rows, total = queries.deployable(chosen, find, MOST)
+    found = [_choice(artifact, copies, engines, chosen, running) for artifact, copies in rows]
     for choice in found:
         artifact = choice["artifact"]
         if not may_deploy(artifact.model, actor):
@@ -46,7 +50,7 @@ def choices(chosen: str, actor: Any) -> list[dict[str, Any]]:
         choice["suggest"] = json.dumps({f"f-{name}": value for name, value in fields.items()})
     _tell_apart(found)
     _say_the_most(found)
-    return sorted(found, key=_rank)
+    return sorted(found, key=_rank), total
 
 
 def best(found: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

@@ -51,11 +51,17 @@ EXPERT = (
 )
 
 
+def models(chosen: str, actor: Any, find: str = "") -> dict[str, Any]:
+    """The models to choose from; `find` is what somebody looks for."""
+    found, total = contexts_choice.choices(chosen, actor, " ".join(find.replace("\0", " ").split())[:100])
+    return {"models": found, "models_n": total, "more_n": max(0, total - contexts_choice.MOST)}
+
+
 def form(deploy: DeploymentForm, row: Deployment | None, actor: Any, *, suggests: bool = False) -> dict[str, Any]:
     """`suggests`: where no model is chosen, the best one is, since the page then shows a plan at once."""
     sent = deploy.data.get("artifact") if deploy.is_bound else deploy.initial.get("artifact")
-    models = contexts_choice.choices(str(sent or ""), actor)
-    if suggests and not sent and (best := contexts_choice.best(models)):
+    choice = models(str(sent or ""), actor)
+    if suggests and not sent and (best := contexts_choice.best(choice["models"])):
         best["chosen"] = True
         deploy.initial |= contexts_choice.suggestion(best["artifact"])
     expert_errors = any(name in deploy.errors for name in EXPERT) if deploy.is_bound else False
@@ -64,7 +70,7 @@ def form(deploy: DeploymentForm, row: Deployment | None, actor: Any, *, suggests
         "form": deploy,
         "d": row,
         "title": _("Settings of %(name)s") % {"name": row.name} if row else _("Deploy a model"),
-        "models": models,
+        **choice,
         "few": contexts_choice.FEW,
         "hosts": list(Host.objects.only("pk", "name")),
         "runtimes": _runtimes(str(deploy["runtime"].value() or "")),

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Case, Count, Exists, F, OuterRef, Prefetch, Q, QuerySet, When
 
 from deployments.diagnosis import phases
 from deployments.models import Deployment, Run
@@ -104,17 +104,30 @@ def run(run_id: uuid.UUID) -> Run:
     return found
 
 
-def deployable() -> list[tuple[Artifact, list[Copy]]]:
-    """Artifacts that lie whole on some host, with those copies; by model name."""
-    copies = (
-        Copy.objects.filter(present=True)
-        .select_related("artifact__model", "host")
-        .order_by("artifact__model__name", "artifact__label", "host__name")
-    )
-    found: dict[int, tuple[Artifact, list[Copy]]] = {}
-    for copy in copies:
-        found.setdefault(copy.artifact_id, (copy.artifact, []))[1].append(copy)
-    return list(found.values())
+def deployable(chosen: str, find: str = "", most: int = 60) -> tuple[list[tuple[Artifact, list[Copy]]], int]:
+    """Artifacts that lie on some host, with those copies, and how many there are in all.
+
+    The most promising first, by the estimate that is kept with each, at most `most` and the chosen one; `find` is part
+    of the model's name, the form's or a host's. Four queries, however many there are.
+    """
+    copies = Copy.objects.filter(present=True).select_related("host").order_by("host__name")
+    of_it = copies.filter(artifact=OuterRef("pk"))
+    there = Artifact.objects.filter(Exists(of_it)).annotate(whole=Exists(of_it.filter(usable=True)))
+    total = there.count()
+    if find:
+        on_host = Exists(of_it.filter(host__name__icontains=find))
+        there = there.filter(Q(model__name__icontains=find) | Q(label__icontains=find) | on_host)
+    verdict = Case(
+        When(fits__best="fits", then=0), When(fits__best="tight", then=1), When(fits__best="does_not_fit", then=3),
+        default=2,
+    )  # fmt: skip
+    large = Case(When(fits__best__in=["fits", "tight"], then=F("size_bytes")), default=0)
+    best = there.order_by("-whole", verdict, large.desc(), "model__name", "label", "pk")
+    ids = list(best.values_list("pk", flat=True)[:most])
+    ids += [int(chosen)] if chosen.isdecimal() and len(chosen) < 19 else []
+    rows = Artifact.objects.filter(Exists(of_it), pk__in=ids).select_related("model")
+    rows = rows.prefetch_related(Prefetch("copies", copies, to_attr="copies_there"))
+    return [(artifact, artifact.copies_there) for artifact in rows.order_by("model__name", "label", "pk")], total
 
 
 def usual_times(run: Run) -> dict[str, dict[str, float]]:

@@ -82,6 +82,14 @@ def _form(request: HttpRequest, *, row: Deployment | None = None) -> DeploymentF
     return DeploymentForm(initial=initial, gpu_choices=choices, schema=contexts_form.schema_for(runtime))
 
 
+def _models(request: HttpRequest) -> HttpResponse | None:
+    """The list of models alone, while somebody looks for one of very many."""
+    if request.method != "GET" or request.GET.get("part") != "models" or not is_htmx(request):
+        return None
+    context = contexts_form.models(request.GET.get("artifact", ""), request.actor, request.GET.get("find", ""))
+    return page(request, "deployments/form.html", context, parts=["models"])
+
+
 def _show(
     request: HttpRequest, form: DeploymentForm, row: Deployment | None = None, refused: dict[str, Any] | None = None
 ) -> HttpResponse:
@@ -149,6 +157,8 @@ def _saves(request: HttpRequest) -> bool:
 @require_http_methods(["GET", "POST"])
 @right("deployments.create")
 def new(request: HttpRequest) -> HttpResponse:
+    if (found := _models(request)) is not None:
+        return found
     form = _form(request)
     if _saves(request) and form.is_valid():
         return _save(request, form, None)
@@ -159,6 +169,8 @@ def new(request: HttpRequest) -> HttpResponse:
 @right("deployments.edit")
 def edit(request: HttpRequest, pk: int) -> HttpResponse:
     row = queries.one(pk)
+    if (found := _models(request)) is not None:
+        return found
     form = _form(request, row=row)
     if _saves(request) and form.is_valid():
         return _save(request, form, row)

@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from deployments.models import Deployment
 from models_catalog import fits
-from models_catalog.models import Artifact, Copy
+from models_catalog.models import Artifact, CatalogModel, Copy
 from tests.browser.cases_record import tuned
 from tests.browser.checks import assert_sound, rest, tab_to
 from tests.browser.deployment_rows import cpu_shelf, gpu_shelf
@@ -375,3 +375,27 @@ def test_tables_of_measured_values_need_no_scrolling_on_a_phone(
     )
     assert page.locator(".scroll-x:has(.cards)").count() and page.evaluate(wide) == 0
     assert_sound(page, f"{where}.390")
+
+
+def test_one_of_very_many_models_is_found_by_its_name_and_the_choice_stays(
+    transactional_db: None, visit: Callable[..., Page]
+) -> None:
+    real_shelf()
+    some = Copy.objects.first()
+    assert some is not None
+    models = CatalogModel.objects.bulk_create(CatalogModel(name=f"team/many-{n:03d}") for n in range(60))
+    more = Artifact.objects.bulk_create(
+        Artifact(model=one, format="hf", label="bf16", fingerprint=one.name, facts=some.artifact.facts, size_bytes=1)
+        for one in models
+    )
+    Copy.objects.bulk_create(Copy(artifact=one, host=some.host, path=f"/m/{one.fingerprint}") for one in more)
+    page = visit("/deployments/new", role="operator")
+    chosen(page, "Qwen3-8B")
+    expect(page.locator("#model-list label", has_text="team/many-059")).to_have_count(0)
+    page.get_by_role("searchbox", name=re.compile("Search .* models")).fill("many-059")
+    found = page.locator("#model-list label", has_text="team/many-059")
+    expect(found).to_be_visible()
+    expect(page.locator("#model-list input:checked")).to_have_count(1)  # what was chosen still is, though out of sight
+    found.click()
+    expect(page.locator("#model-list input:checked")).to_have_value(str(more[59].pk))
+    expect(page.locator("#f-name")).to_have_value("many-059")

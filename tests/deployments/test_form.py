@@ -1,22 +1,25 @@
 """The deploy form's fields and what becomes of them: the engine's settings, people and priority, proposed changes."""
 
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments import contexts_bar, expert
+from deployments import contexts_bar, contexts_choice, expert
 from deployments.engines.options import Option, Schema, check_value, parse_schema
 from deployments.expert_words import GROUPS, SAID, TOUCHES
 from deployments.models import Deployment, Run
 from models_catalog import fits
-from models_catalog.models import Artifact, Copy
+from models_catalog.models import Artifact, CatalogModel, Copy
 from panel.accounts.models import User
 from panel.fleet.models import Gpu, Host
 from tests.deployments import builders
@@ -317,3 +320,33 @@ def test_the_same_model_twice_is_told_apart_by_its_folder(operator: Client, sent
     page = operator.get(reverse("deployment-new"))
     assert {one["path"] for one in page.context["models"]} == {"/models/Tiny-1B-Instruct", "/models/edited/it"}
     assert "/models/edited/it" in page.content.decode()
+
+
+def test_of_very_many_models_the_best_are_shown_and_a_search_finds_the_others(operator: Client, sent: Any) -> None:
+    sent()
+    host, first = Host.objects.get(), Artifact.objects.get()
+    models = CatalogModel.objects.bulk_create(CatalogModel(name=f"team/model-{n:03d}") for n in range(100))
+    more = Artifact.objects.bulk_create(
+        Artifact(model=one, format="hf", label="bf16", fingerprint=one.name, facts=first.facts, size_bytes=1 << 20)
+        for one in models
+    )
+    Copy.objects.bulk_create(
+        Copy(artifact=one, host=host, path=f"/models/{one.fingerprint}", root="/models") for one in more
+    )
+    fits.freshen()
+    with CaptureQueriesContext(connection) as few:
+        page = operator.get(reverse("deployment-new"))
+    assert page.context["models"][0]["name"] == "Tiny-1B-Instruct"  # the largest that fits
+    assert len(page.context["models"]) == contexts_choice.MOST and "71 more are found" in page.content.decode()
+    address = f"{reverse('deployment-new')}?part=models&artifact={first.pk}&find=model-09"
+    found = operator.get(address, headers={"HX-Request": "true"}).content.decode()
+    assert set(re.findall(r"<b>(.*?)</b>", found)) == {
+        "Tiny-1B-Instruct", *(f"team/model-{n:03d}" for n in range(90, 100))
+    }  # fmt: skip
+    assert "<html" not in found and re.findall(r'value="(\d+)"[^>]* checked', found) == [str(first.pk)]
+    on_host = operator.get(f"{reverse('deployment-new')}?part=models&find={host.name}", headers={"HX-Request": "true"})
+    assert on_host.content.count(b"<label") == contexts_choice.MOST
+    Artifact.objects.filter(fingerprint__gte="team/model-050").delete()
+    with CaptureQueriesContext(connection) as fewer:
+        operator.get(reverse("deployment-new"))
+    assert len(few) == len(fewer)

@@ -20,7 +20,7 @@ READ = {
     "/models/downloads/find": ["q", "source"],
     "/models/downloads/new": ["repo", "source", "ref", "choice", "place"],
     "/activity": ["q", "who", "kind", "on", "since", "before", "outcome"],
-    "/deployments/new": ["artifact", "all", "part", "host", "device", "gpus", "gpu_count", "max_model_len", "people"],
+    "/deployments/new": ["artifact", "all", "part", "find", "host", "device", "gpus", "gpu_count", "max_model_len", "people"],
     "/models/{model}/elsewhere": ["part"],
     "/deployments/{row}/": ["kind", "part"],
     "/deployments/{row}/settings/compare": ["a", "b"],
