@@ -99,7 +99,7 @@ def plan_deployment(request: HttpRequest, body: PlanIn) -> Any:
 
 @router.post(
     "/deployments/check",
-    response=answers({200: CheckOut}, 413),
+    response=answers({200: CheckOut}, 404, 413),
     auth=Token("deployments.create"),
     summary=_("Check without starting"),
     description=_(
@@ -107,6 +107,8 @@ def plan_deployment(request: HttpRequest, body: PlanIn) -> Any:
     ),
 )
 def check_deployment(request: HttpRequest, body: CheckIn) -> Any:
+    if body.deployment_id is not None:
+        reached(request, body.deployment_id)
     return check_out(look(body.spec, name=body.name, actor=request.auth, again=body.again, own=body.deployment_id))
 
 

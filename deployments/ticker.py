@@ -12,6 +12,7 @@ from django.conf import settings
 from django.db import close_old_connections, connections
 
 from deployments import reconcile
+from deployments.checklist import forget
 from deployments.reconcile import sweep
 from deployments.serving import watch
 from models_catalog import sweep as catalog
@@ -40,7 +41,11 @@ class Ticker:
         self._lock: psycopg.Connection | None = None
         self._turns = 0
         self._clock = Clock()
-        self._daily = [Daily("record", months.keep_up), Daily("logs", retention.keep_up)]
+        self._daily = [
+            Daily("record", months.keep_up),
+            Daily("logs", retention.keep_up),
+            Daily("checks", forget.old_checks),
+        ]
 
     def start(self) -> None:
         self._thread.start()

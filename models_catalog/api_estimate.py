@@ -116,7 +116,7 @@ class EstimateOut(Schema):
 @router.post(
     "/estimate",
     response=answers({200: EstimateOut}, 404, 413),
-    auth=Token("models.view"),
+    auth=Token("models.view", reads=True),
     summary=_("What a model would need on a GPU"),
     description=_(
         "Memory and what for, requests at once, the longest request, and whether it fits: as `manage.py estimate` says"

@@ -105,16 +105,21 @@ def known(check: Check) -> Job | None:
 
 
 def order(check: Check, *, name: str = "", actor: Any = None) -> Job | None:
-    """Have the host ask its engine; None where it has enough in hand or is gone. A start asks without a name."""
+    """Have the host ask its engine; None where it has enough in hand or is gone. A start asks without a name.
+
+    Of two who want to know the same at the same time the second gets the job of the first.
+    """
     assert check.launch is not None and check.host is not None and check.copy is not None
+    key = key_of(check)
+    task = wire.CheckTask.model_validate({**command_of(check.launch, check.copy), "secret_env": {}, "key": key})
     waiting = Job.objects.filter(host=check.host, kind="check", open=True, created_at__gt=timezone.now() - OVERDUE)
-    if waiting.count() >= AT_ONCE:
-        return None
-    task = wire.CheckTask.model_validate(
-        {**command_of(check.launch, check.copy), "secret_env": {}, "key": key_of(check)}
-    )
     try:
         with transaction.atomic():
+            fleet.lock_host(check.host.pk)
+            if same := waiting.filter(order__key=key).first():
+                return same
+            if waiting.count() >= AT_ONCE:
+                return None
             job = fleet.order_job(host=check.host, task=task, grace_s=5.0)
             if name:
                 what = {"host": check.host.name, "model": str(check.copy.artifact)}

@@ -35,8 +35,11 @@ class DoorToken(Denied):
     hint: Any = _("Make a token that may read, or read and change, through the API.")
 
 
-def opened(request: HttpRequest, right: str) -> Actor:
-    """The actor of an API request. Raises Denied; refusals of known tokens, and tries to change, are recorded."""
+def opened(request: HttpRequest, right: str, *, reads: bool = False) -> Actor:
+    """The actor of an API request. Raises Denied; refusals of known tokens, and tries to change, are recorded.
+
+    `reads`: it changes nothing, as every GET.
+    """
     kind, _blank, secret = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() != "bearer" or not secret.strip():
         raise _recorded(NoToken(), Actor(address=address_of(request)), right, request)
@@ -46,7 +49,7 @@ def opened(request: HttpRequest, right: str) -> Actor:
     actor = Actor.from_token(token, address_of(request))
     if token.scope == Scope.DOOR:
         raise _recorded(DoorToken(), actor, right, request)
-    if request.method == "GET":
+    if reads or request.method == "GET":
         judged = replace(actor, read_only=False)  # whether the person may look; a token that only reads may do that
     elif actor.read_only:
         raise _recorded(ReadOnly(), actor, right, request)

@@ -170,15 +170,16 @@ def _check_text(text: str) -> None:
 class Token(HttpBearer):
     """The lock of one operation: opened by a bearer token whose owner holds `right` ("": any token for the API).
 
+    `reads`: a POST that changes nothing, since its question is too long for an address; a token that only reads may.
     This room knows no accounts; panel.accounts.api_access puts its `opener` here.
     """
 
-    opener: ClassVar[Callable[[HttpRequest, str], Any] | None] = None
+    opener: ClassVar[Callable[..., Any] | None] = None
     openapi_description: str = "A token for the API, made under Your account: `Authorization: Bearer berth_…`."
 
-    def __init__(self, right: str = "") -> None:
+    def __init__(self, right: str = "", *, reads: bool = False) -> None:
         super().__init__()
-        self.right = right
+        self.right, self.reads = right, reads
 
     def __call__(self, request: HttpRequest) -> Any:
         return self.authenticate(request, request.headers.get("Authorization", ""))
@@ -187,4 +188,4 @@ class Token(HttpBearer):
         """The Actor; it becomes `request.auth`. Raises a PanelError."""
         if Token.opener is None:
             raise LookupError("panel.accounts.api_access was not loaded")
-        return Token.opener(request, self.right)
+        return Token.opener(request, self.right, reads=self.reads)

@@ -92,6 +92,8 @@ TABLE = {
     "POST /api/v1/users/invitations": "admin",
     "DELETE /api/v1/users/invitations/{invitation_id}": "admin",
 }
+# A POST that changes nothing: its question is too long for an address.
+ASKS = {"POST /api/v1/estimate"}
 # What a token for some deployments reaches at all; everything else is refused to it.
 WITHIN = {name for name in TABLE if "/deployments" in name or "/runs" in name} - {
     "POST /api/v1/deployments",
@@ -127,7 +129,7 @@ def test_every_operation_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("operation", TABLE)
 def test_who_gets_in(operation: str, places: dict[str, str]) -> None:
-    reads = operation.startswith("GET")
+    reads = operation.startswith("GET") or operation in ASKS
     for role in ROLES:
         enough = ROLES.index(role) >= ROLES.index(TABLE[operation])
         user = person(role)
@@ -201,6 +203,21 @@ def test_a_limited_token_cannot_change_others(places: dict[str, str], world: dic
     body = b'{"spec": {"gpu_count": 2}}'
     assert theirs.patch(where, body, content_type="application/json").status_code == 404
     assert theirs.patch(f"/api/v1/deployments/{other.pk}", body, content_type="application/json").status_code == 200
+
+
+def test_an_estimate_writes_nothing_so_a_token_that_reads_may_ask_for_one(world: dict[str, Any]) -> None:
+    reader = program(person("viewer"), "api:read")
+    body = {"artifact_id": world["copy"].artifact_id, "gpu": "L40S"}
+    assert reader.post("/api/v1/estimate", body, content_type="application/json").status_code == 200
+
+
+def test_a_limited_token_learns_nothing_of_others_by_a_check(world: dict[str, Any]) -> None:
+    theirs = program(person("admin"), deployment_ids=[builders.make_deployment(world["copy"], "other").pk])
+    spec = {"artifact_id": world["copy"].artifact_id}
+    for number in (world["row"].pk, 999_999):
+        body = {"name": "x", "spec": spec, "deployment_id": number}
+        answer = theirs.post("/api/v1/deployments/check", body, content_type="application/json")
+        assert (answer.status_code, code(answer)) == (403, "token.limited")
 
 
 def test_tokens_of_others_are_an_admins_business(places: dict[str, str]) -> None:

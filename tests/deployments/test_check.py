@@ -15,15 +15,17 @@ from django.urls import reverse
 from django.utils import timezone
 
 from deployments import preflight, services
+from deployments.checklist import engine, forget
 from deployments.checklist.look import CheckList, look
 from deployments.models import Deployment, Run
 from deployments.reconcile import reconcile
 from deployments.spec import DeploymentSpec
 from models_catalog.models import Artifact, Copy
 from panel.accounts.models import User
+from panel.accounts.services import create_token
 from panel.audit.models import Event
 from panel.fleet import wire
-from panel.fleet.models import Gpu, Host, Job, Reservation, Runtime
+from panel.fleet.models import Gpu, Host, Job, JobLog, Reservation, Runtime
 from tests.deployments import builders
 from tests.deployments.pure.plans import CARDS, model
 
@@ -387,3 +389,50 @@ def test_a_look_costs_the_same_however_many_checks_there_were(copy: Copy) -> Non
         look(spec(copy, options={"seed": seed}), name="m")
         answer(PASSED)
     assert cost() == one
+
+
+def test_two_people_who_ask_the_same_share_the_answer(copy: Copy) -> None:
+    """Also where neither saw the other's order: the second finds it when the host is its."""
+    check = preflight.check(spec(copy), name="m")
+    first, second = (engine.order(check, name="m", actor=None) for _ in range(2))
+    assert first is not None and first == second and Job.objects.count() == 1
+    assert Event.objects.filter(verb="deployment.checked").count() == 1
+    answer(PASSED)
+    assert engine.order(check, name="m", actor=None) != first, "asked anew, since that one has its answer"
+
+
+def test_verdicts_that_count_no_more_are_forgotten(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    look(spec(copy), name="m")
+    old = answer(PASSED)
+    look(spec(copy, options={"seed": 1}), name="m")
+    new = Job.objects.exclude(pk=old.pk).get()
+    Job.objects.update(created_at=timezone.now() - timedelta(days=8))  # the second is still the host's work
+    run = builders.make_run(builders.make_deployment(copy), copy, job_state="ended", ended_at=timezone.now())
+    Job.objects.filter(pk=run.job_id).update(created_at=timezone.now() - timedelta(days=400))
+    told = answer_of_a_start(copy)
+    monkeypatch.setattr(forget, "AT_ONCE", 1)
+    assert forget.old_checks() and not forget.old_checks()
+    assert set(Job.objects.values_list("pk", flat=True)) == {new.pk, run.job_id, told.pk}
+    assert not JobLog.objects.filter(job=old.pk).exists()
+
+
+def answer_of_a_start(copy: Copy) -> Job:
+    """An old check that a start ended by: its log is that of the start."""
+    look(spec(copy, options={"seed": 2}), name="m")
+    job = answer(REFUSED)
+    Job.objects.filter(pk=job.pk).update(created_at=timezone.now() - timedelta(days=8))
+    Run.objects.update(placement={"check": {"job": str(job.pk), "over": "refused"}})
+    return job
+
+
+def test_the_api_checks_settings_for_a_deployment_that_is_there(copy: Copy) -> None:
+    mina = User.objects.create_user(username="mina", role="operator")
+    _row, plain = create_token(mina, "t", actor=mina, scope="api:write")
+    program = Client(headers={"Authorization": f"Bearer {plain}"})
+
+    def ask(number: int) -> int:
+        body = {"name": "m", "spec": {"artifact_id": copy.artifact_id}, "deployment_id": number}
+        return program.post("/api/v1/deployments/check", body, content_type="application/json").status_code
+
+    row = builders.make_deployment(copy)
+    assert (ask(row.pk), ask(row.pk + 1)) == (200, 404)
