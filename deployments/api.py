@@ -16,12 +16,11 @@ from deployments.schemas import (
     DeploymentIn,
     DeploymentOut,
     PlanIn,
-    PlanOut,
     deployment_out,
     deployments_out,
-    plan_out,
 )
 from deployments.schemas_check import CheckIn, CheckOut, check_out
+from deployments.schemas_plan import PlanOut, plan_out
 from deployments.spec import DeploymentSpec
 from panel.core.api import Page, Token, answers, page_of
 from panel.core.errors import NotFound
@@ -91,10 +90,13 @@ def create_deployment(request: HttpRequest, body: DeploymentIn, response: HttpRe
     response=answers({200: PlanOut}, 413),
     auth=Token("deployments.create"),
     summary=_("What a start would do"),
-    description=_("Where it would run and with which command, or why it cannot. Nothing is written."),
+    description=_(
+        "Where it would run, how well, why there and with which command; or why it cannot, and what would make it fit."
+        " Nothing is written."
+    ),
 )
 def plan_deployment(request: HttpRequest, body: PlanIn) -> Any:
-    return plan_out(preflight.check(body.spec, name=body.name))
+    return plan_out(preflight.check(body.spec, name=body.name, ahead=True, actor=request.auth))
 
 
 @router.post(

@@ -1,11 +1,13 @@
 """The memory of a plan as the page draws it: a bar and a column for each GPU, and the numbers that move them."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from django.utils.translation import gettext as _
 
 from deployments import contexts_effects
+from deployments.pages import why
 from deployments.placement import GpuView
 from deployments.planner import Outlook
 from deployments.planner.moving import held_mib, stage_of
@@ -41,7 +43,8 @@ def bars(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
     if plan is None or not plan.ranks or plan.ranks[0].kv.value is None:
         return {"live": _live(around, [])}
     found = _gpus(around, plan, spec.people or 1) if around.spot.gpus else [_machine(around, plan, spec.people or 1)]
-    return {"bars": found, "table": _table(found), "live": _live(around, found), "kv_doubt": doubt(plan.ranks[0].kv)}
+    table = _table(found, _sources(plan, found))
+    return {"bars": found, "table": table, "live": _live(around, found), "kv_doubt": doubt(plan.ranks[0].kv)}
 
 
 def _gpus(around: Outlook, plan: Plan, people: int) -> list[dict[str, Any]]:
@@ -103,14 +106,40 @@ def _bar(name: str, total: float, held: float, rank: Rank, asked: float, stage: 
     }
 
 
-def _table(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _sources(plan: Plan, found: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
+    """{kind: (the range in GiB, of each stage where they differ; where the number comes from)}."""
+    stages = list(dict.fromkeys(bar["stage"] for bar in found))
+    ranks = [plan.ranks[stage] for stage in stages]
+    told = {}
+    for kind, part in zip("wago", ("weights", "activation", "graphs", "overhead"), strict=True):
+        amounts = [getattr(rank, part) for rank in ranks]
+        told[kind] = (_spans(amounts), why.sentence(amounts[0].reason))
+    asked = [next(bar["sizes"]["k"] for bar in found if bar["stage"] == stage) for stage in stages]
+    left = [_less(rank.kv, taken) for rank, taken in zip(ranks, asked, strict=True)]
+    told["k"] = ("", why.sentence(plan.kv_tokens.reason))
+    told["r"] = (_spans(left), why.sentence(ranks[0].kv.reason))
+    return told
+
+
+def _spans(amounts: list[Amount]) -> str:
+    found = dict.fromkeys(span for amount in amounts if (span := why.span_of(amount)))
+    return ", ".join(found)
+
+
+def _less(amount: Amount, taken: float) -> Amount:
+    """What is left of it, and never less than nothing."""
+    return amount.map(lambda size: max(0.0, size - taken), amount.reason)
+
+
+def _table(found: list[dict[str, Any]], sources: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
     """One row for each kind that any GPU has."""
     rows = []
     for kind, (name, text) in _names().items():
         cells = [bar["free"] if kind == "f" else bar["sizes"][kind] for bar in found]
         if any(cells) or kind in "krf":
             values = [f"{size:.1f}" if kind == "x" else f"≈ {size:.1f}" for size in cells]
-            rows.append({"kind": kind, "name": name, "text": text, "cells": values})
+            span, source = sources.get(kind, ("", ""))
+            rows.append({"kind": kind, "name": name, "text": text, "cells": values, "range": span, "why": source})
     return rows
 
 
@@ -131,8 +160,7 @@ def _holders(gpu: GpuView) -> str:
     """ "GPU 1: support-chat holds 20.0 GiB; python3, which is not Berth's, holds 9.8 GiB."."""
     ours = [_("%(name)s holds %(size)s") % {"name": claim.name, "size": gib(claim.mib)} for claim in gpu.claims]
     strange = [
-        _("%(name)s, which is not Berth's, holds %(size)s")
-        % {"name": user.name or user.pid, "size": gib(user.used_mib)}
+        _("%(name)s, which is not Berth's, holds %(size)s") % {"name": user.called, "size": gib(user.used_mib)}
         for user in gpu.others
         if (user.used_mib or 0) >= LEAST_TOLD_MIB
     ]

@@ -21,10 +21,12 @@ from deployments.engines.options import Schema
 from deployments.forms import OPTION_FIELDS, DeploymentForm
 from deployments.measured import launches_of
 from deployments.models import Deployment
+from deployments.pages import smaller
+from deployments.pages.why import numbers, places
 from deployments.planner.asked import asked_of
-from deployments.preflight import Check, named, runtime_facts
+from deployments.preflight import Check, runtime_facts
 from deployments.spec import DeploymentSpec
-from deployments.wording import candidates, changes, words
+from deployments.wording import changes, words
 from models_catalog.contexts import short_name
 from models_catalog.estimate import Amount
 from models_catalog.models import Artifact
@@ -171,25 +173,27 @@ def refusal(spec: DeploymentSpec, name: str, actor: Any, own: UUID | None = None
     None too for a model that the person may not use: that refusal comes first, and is the service's. `own` is the run
     that would be stopped for it.
     """
-    fleet = preflight.Fleet.of(spec, own)
+    fleet = preflight.Fleet.of(spec, own, actor)
     if fleet is None or not may_deploy(fleet.artifact.model, actor):
         return None
     check = preflight.check(spec, name=name, fleet=fleet)
     if check.ok or check.retryable:
         return None
-    return plan(preflight.check(spec, name=name, ahead=True, fleet=fleet), spec)
+    return plan(preflight.check(spec, name=name, ahead=True, fleet=fleet), spec, actor)
 
 
-def plan(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
+def plan(check: Check, spec: DeploymentSpec, actor: Any) -> dict[str, Any]:
     reason = words(check.reason)
-    elsewhere = named(check.placement.elsewhere) if check.placement is not None else []
+    smaller_forms = smaller.links(check, spec.artifact_id, actor)
     context: dict[str, Any] = {
         "fits": check.ok,
         "later": check.retryable,
         "never": not check.ok and not check.retryable,
         "reason": reason,
-        "candidates": candidates(check.reason or {"params": {"candidates": elsewhere}}),
-        "changes": _changes(check, spec),
+        "places": places(check),
+        "numbers": numbers(check),
+        "changes": _changes(check, spec, smaller_forms["by_artifact"]),
+        "hub": smaller_forms["hub"],
         **contexts_bar.bars(check, spec),
         "command": check.preview(),
     }
@@ -236,18 +240,25 @@ def _place(check: Check, spec: DeploymentSpec, gpus: str) -> list[tuple[str, str
     return [(_("Where"), check.host.name, on), (_("Engine"), engine(check.runtime), why), (_("Ready in"), *ready)]
 
 
-def _changes(check: Check, spec: DeploymentSpec) -> list[dict[str, Any]]:
-    """What would make it fit; one that is a change of these settings comes with the form's fields for it."""
+def _changes(check: Check, spec: DeploymentSpec, fetched: Mapping[int, Mapping[str, str]]) -> list[dict[str, Any]]:
+    """What would make it fit; one that is a change of these settings comes with the form's fields for it, one that is
+    done on another page with its address (`fetched`: of forms of the model that no host has).
+    """
     patches = [field_values(change.patch, spec) if change.patch else {} for change in check.changes]
     said = changes(check.reason)
     found = [
-        {"text": one.text, "hint": one.hint, "patch": json.dumps(patch) if patch else ""}
-        for one, patch in zip(said, patches, strict=True)
+        {
+            "text": one.text,
+            "hint": one.hint,
+            "patch": json.dumps(patch) if patch else "",
+            "page": fetched.get(change.reason.params.get("artifact", 0)),
+        }
+        for one, patch, change in zip(said, patches, check.changes, strict=True)
     ]
     most = check.outlook.most.value if check.outlook is not None and check.outlook.most is not None else 0
     if not check.ok and 1 <= most < (spec.people or 0):
         text = _("For at most %(people)s people at the same time it fits.") % {"people": ngroup(most)}
-        found.append({"text": text, "hint": "", "patch": json.dumps({"people": str(most)})})
+        found.append({"text": text, "hint": "", "patch": json.dumps({"people": str(most)}), "page": None})
     return found
 
 

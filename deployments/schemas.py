@@ -12,12 +12,12 @@ from ninja import Field, Schema
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import PydanticUndefined
 
-from deployments import measured, preflight, queries
+from deployments import queries
 from deployments.models import Deployment, Run
 from deployments.serving.contexts import findings_of
 from deployments.spec import NAME, DeploymentSpec
 from deployments.states import State
-from deployments.wording import candidates, changes, words
+from deployments.wording import words
 from panel.core.api import Paging, Reason
 from panel.core.mask import mask
 from panel.fleet.wording import ENGINES
@@ -138,36 +138,6 @@ class DeploymentOut(Schema):
     findings: list[ServingFindingOut] = Field(description=_("What is not well while it serves, the worst first."))
 
 
-class CandidateOut(Schema):
-    """A place that was not taken, and why."""
-
-    name: str
-    message: str
-    hint: str
-
-
-class PlanOut(Schema):
-    """What a start would do now, by the planner that starts use. Nothing is reserved."""
-
-    ok: bool
-    waits: bool = Field(description=_("It cannot start now, and would wait for room."))
-    reason: Reason | None
-    candidates: list[CandidateOut] = Field(description=_("Places that were not taken, and why."))
-    changes: list[ChangeOut] = Field(description=_("What would make it fit, the nearest first."))
-    fit: Literal["fits", "tight", "unknown", "unlikely"] | None = Field(
-        description=_("How surely it will start, by the estimate; null without a place.")
-    )
-    context: int | None = Field(description=_("Tokens of each conversation that `people` counts."))
-    people: float | None = Field(description=_("Conversations at the same time, estimated."))
-    longest_context: int | None = Field(description=_("Tokens of the longest single conversation, estimated."))
-    corrected_by: int = Field(description=_("Earlier starts on this host that corrected the estimate."))
-    host: str | None
-    gpus: list[int]
-    engine_version: str
-    reserve_mib: int = Field(description=_("Memory that would be set aside, on all devices together."))
-    command: str = Field(description=_("The command as it would run; secrets are named only."))
-
-
 class StepOut(Schema):
     """One of the eight steps of a start."""
 
@@ -268,42 +238,6 @@ def _finding_out(found: dict[str, Any]) -> dict[str, Any]:
         "hint": found["hint"],
         "facts": facts,
         "fix": change,
-    }
-
-
-def plan_out(check: preflight.Check) -> dict[str, Any]:
-    placed = check.placement is not None
-    return {
-        "ok": check.ok,
-        "waits": check.retryable and not check.ok,
-        "reason": reason_out(check.reason),
-        "candidates": [
-            {"name": item["name"], "message": item["text"], "hint": item["hint"]} for item in candidates(check.reason)
-        ],
-        "changes": [
-            {"code": said.code, "message": said.text, "hint": said.hint, "spec": dict(change.patch)}
-            for change, said in zip(check.changes, changes(check.reason), strict=True)
-        ],
-        **_foreseen(check),
-        "host": check.host.name if check.host is not None else None,
-        "gpus": [gpu.index for gpu in check.gpus],
-        "engine_version": check.runtime.version if check.runtime is not None else "",
-        "reserve_mib": sum(share.mib for share in check.shares) if placed else 0,
-        "command": check.preview(),
-    }
-
-
-def _foreseen(check: preflight.Check) -> dict[str, Any]:
-    """What the estimate says of the place."""
-    placed = check.placement
-    people = placed.at_once.value if placed is not None and placed.at_once is not None else None
-    longest = placed.longest.value if placed is not None and placed.longest is not None else None
-    return {
-        "fit": placed.level if placed is not None else None,
-        "context": placed.context if placed is not None else None,
-        "corrected_by": measured.launches_of(placed.plan if placed is not None else None),
-        "people": round(people, 2) if people is not None else None,
-        "longest_context": int(longest) if longest is not None else None,
     }
 
 

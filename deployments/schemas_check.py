@@ -5,7 +5,7 @@ from typing import Any, Literal
 from django.utils.translation import gettext_noop as _
 from ninja import Field, Schema
 
-from deployments import contexts_check, schemas
+from deployments import contexts_check, schemas, schemas_plan
 from deployments.checklist.look import CheckList
 
 
@@ -46,12 +46,12 @@ class CheckOut(Schema):
 
     verdict: Literal["running", "passed", "warnings", "refused"]
     parts: list[PartOut]
-    plan: schemas.PlanOut
+    plan: schemas_plan.PlanOut
 
 
 def check_out(found: CheckList) -> dict[str, Any]:
     return {
         "verdict": found.verdict,
         "parts": contexts_check.parts_of(found),
-        "plan": schemas.plan_out(found.check),
+        "plan": schemas_plan.plan_out(found.check),
     }

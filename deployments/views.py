@@ -98,7 +98,7 @@ def _show(
     if request.POST.get("act") in ASKS or "apply" in request.POST:  # a browser without scripts asks for the plan so
         if request.POST.get("act") != "plan" and "apply" not in request.POST:
             context |= looked(form, request.actor, again=request.POST.get("act") == "check-again")
-        return page(request, "deployments/form.html", {**context, **_planned(form), "planned": True})
+        return page(request, "deployments/form.html", {**context, **_planned(form, request.actor), "planned": True})
     if form.is_bound:
         planned = {**refused, "planned": True} if refused is not None else {}
         return form_again(request, "deployments/form.html", {**context, **planned})
@@ -183,20 +183,20 @@ def plan(request: HttpRequest) -> HttpResponse:
     """What would happen, by the planner that the launch uses; nothing is written."""
     schema = contexts_form.schema_for(request.POST.get("runtime", ""))
     form = DeploymentForm(request.POST, gpu_choices=contexts_form.gpu_choices(), named=False, schema=schema)
-    return render(request, "deployments/_plan.html", _planned(form))
+    return render(request, "deployments/_plan.html", _planned(form, request.actor))
 
 
-def _planned(form: DeploymentForm) -> dict[str, Any]:
+def _planned(form: DeploymentForm, actor: Any) -> dict[str, Any]:
     if not form.is_valid():
         return contexts_form.incomplete(form)
     own = queries.named(form.data.get("own", ""))
     try:
         spec = form.to_spec(own[1]) if own else form.to_spec()
-        fleet = preflight.Fleet.of(spec, queries.run_of(own[0])) if own else None
+        fleet = preflight.Fleet.of(spec, queries.run_of(own[0]) if own else None, actor)
         check = preflight.check(spec, name=form.cleaned_data["name"] or "model", ahead=True, fleet=fleet)
     except Invalid as exc:
         return contexts_form.incomplete(form, exc)
-    return contexts_form.plan(check, spec)
+    return contexts_form.plan(check, spec, actor)
 
 
 # --- one deployment ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ CHANCE, ELSEWHERE = 70, 60  # of the nearest; each that follows is a little wors
 OPTIONS = {
     "change.share": "gpu_memory_utilization", "change.kv_gib": "kv_cache_gib", "change.context": "max_model_len",
     "change.kv_fp8": "kv_cache_dtype", "change.sequences": "max_num_seqs", "change.eager": "enforce_eager",
-    "change.gpus": "gpu_count", "change.twin": "artifact_id",
+    "change.gpus": "gpu_count", "change.gpus_slow": "gpu_count", "change.twin": "artifact_id",
 }  # fmt: skip
 
 

@@ -24,11 +24,15 @@ MOST_PLACES = 12  # equal places are asked once, and no more than so many
 
 @dataclass(frozen=True)
 class Answer:
-    """Conversations at once, or tokens of one; `low` is what surely works. `placement` is where."""
+    """Conversations at once, or tokens of one; `low` is what surely works. `placement` is where, on which host and
+    GPUs by their numbers there.
+    """
 
     value: int
     low: int
     placement: Placement
+    host: str = ""
+    gpus: tuple[int, ...] = ()
 
 
 def most_people(
@@ -52,7 +56,7 @@ def most_people(
         if people is None or people.value is None or people.value < 1:
             continue
         if best is None or people.value > best.value:
-            best = Answer(int(people.value), int(people.low or 0), placement_of(widest))
+            best = _answer(int(people.value), int(people.low or 0), widest)
     return best
 
 
@@ -79,8 +83,12 @@ def longest_context(
         value = _longest(found.asked, spot, share, asks, sure=False)
         if value and (best is None or value > best.value):
             sure = _longest(found.asked, spot, share, asks, sure=True)
-            best = Answer(value, sure, placement_of(_widest(spot, _of_length(found.asked, value), asks)))
+            best = _answer(value, sure, _widest(spot, _of_length(found.asked, value), asks))
     return best
+
+
+def _answer(value: int, low: int, spot: Spot) -> Answer:
+    return Answer(value, low, placement_of(spot), spot.host.name, tuple(gpu.index for gpu in spot.gpus))
 
 
 def _of_length(asked: Asked, context: int) -> Asked:

@@ -50,7 +50,7 @@ def _rank(case: Case, plain_parts: frozenset[str]) -> Rank:
     source = "kv.told" if case.options.kv_gib else "kv.cpu_default"
     return Rank(
         stage=0,
-        weights=Amount.near(loaded, 0.02 * loaded, reason=Reason("weights.shape", {"scheme": case.scheme.name})),
+        weights=Amount.near(loaded, 0.02 * loaded, reason=case.scheme.source),
         activation=Amount.near(peak, 0.5 * peak, reason=Reason("activation.cpu")),
         overhead=Amount(usual, least, most, Reason("overhead.process")),
         graphs=Amount(0.0, 0.0, 0.0, Reason("graphs.none")),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from models_catalog.estimate.plan import Reason
 from models_catalog.estimate.units import ceil_div
 from models_catalog.facts import ModelFacts
 
@@ -24,6 +25,11 @@ class Scheme:
     group_zero: float = 0.0  # bytes of its zero point
     experts_only: bool = False
     exact: bool = True  # False: layouts of this name differ, so the range is wider
+
+    @property
+    def source(self) -> Reason:
+        """Where a size counted with it comes from."""
+        return Reason("weights.plain") if self.name == "none" else Reason("weights.shape", {"scheme": self.name})
 
     def linear(self, out: int, into: int, copies: int = 1) -> list[float]:
         """Sizes of the tensors, as the engine fuses them; `copies` are experts, stacked into one tensor."""

@@ -67,7 +67,7 @@ def _rank(case: Case, plain_parts: frozenset[str]) -> Rank:
         cache = Amount.near(left, doubt, reason=Reason("kv.static", {"budget": round(budget, 2)}))
     return Rank(
         stage=0,
-        weights=Amount.near(loaded, 0.03 * loaded, reason=Reason("weights.shape", {"scheme": case.scheme.name})),
+        weights=Amount.near(loaded, 0.03 * loaded, reason=case.scheme.source),
         activation=Amount.near(forward, 0.5 * forward, 2 * forward, reason=Reason("activation.outside")),
         overhead=beside,
         graphs=graphs.graphs(case, 0),

@@ -59,7 +59,7 @@ def refused(case: Case, version_text: str, judge: verdict.Judge) -> Plan:
 def _rank(case: Case, stage: int, plain_parts: frozenset[str]) -> Rank:
     size = verdict.gib(weights.weight_bytes(case, stage, plain_parts))
     doubt = WEIGHTS_DOUBT if case.scheme.exact and case.geometry.known else WEIGHTS_DOUBT_INEXACT
-    loaded = Amount.near(size, doubt * size, reason=Reason("weights.shape", {"scheme": case.scheme.name}))
+    loaded = Amount.near(size, doubt * size, reason=case.scheme.source)
     peak = Amount.near(
         verdict.gib(activation.activation_bytes(case, stage)),
         ACTIVATION_DOUBT_GIB,

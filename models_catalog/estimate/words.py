@@ -22,6 +22,7 @@ def gettext_noop(text: str) -> str:
 WORDS: dict[str, str] = {
     # where a number comes from
     "weights.shape": gettext_noop("Counted from the model's shape, stored as %(scheme)s."),
+    "weights.plain": gettext_noop("Counted from the model's shape, two bytes for each weight."),
     "weights.files": gettext_noop("Counted from the weight files."),
     "activation.profile": gettext_noop(
         "What the engine's trial run needs with %(tokens)s tokens and %(sequences)s requests at once."

@@ -248,7 +248,7 @@ def test_who_else_is_on_the_gpu_is_said_and_what_would_fit_without(operator: Cli
     python = {"pid": 4711, "name": "python3", "user": "ada", "used_mib": 20_000, "job_id": None}
     Gpu.objects.update(used_mib=20_500, measured={"processes": [python], "compute_capability": "8.9"})
     shared = operator.post(reverse("deployment-plan"), values).context["shared"]
-    assert shared["text"] == "GPU 0: python3, which is not Berth's, holds 19.5\xa0GiB."
+    assert shared["text"] == "GPU 0: python3 (ada), which is not Berth's, holds 19.5\xa0GiB."
     assert shared["more"].startswith("Without that there would be room for about ")
     Gpu.objects.update(used_mib=300, measured={"compute_capability": "8.9"})
     assert not operator.post(reverse("deployment-plan"), values).context["shared"]
