@@ -18,6 +18,8 @@ from deployments.diagnosis.weighed import weighed
 # Weak causes that say more than an error that no rule knows; the other weak ones say less.
 _TELLING = ("config.invalid_config", "arch.inspect_failed", "env.ext_not_built", "dist.store_timeout")
 _GENERIC = ("run.bug",)
+_FIRST = ("import", "args", "config")
+_RANK = {code: rank for rank, code in enumerate(phases.ORDER)}
 _NEAR = 200  # lines within which an error that no rule knows may lead to one that a rule knows
 
 
@@ -66,7 +68,7 @@ def _matched(item: Found, engine: str) -> Found:
 
 def _root(found: Sequence[Found], start: Start, engine: str) -> Found | None:
     """The line that tells the cause; None when nothing failed or nothing tells."""
-    strong = [item for item in found if item.kind in ("cause", "unknown", "end")]
+    strong = _fatal([item for item in found if item.kind in ("cause", "unknown", "end")])
     weak = [item for item in found if item.kind == "weak" and item.rule]
     telling = [item for item in weak if item.rule and item.rule.code in _TELLING]
     generic = [item for item in weak if item.rule and item.rule.code in _GENERIC]
@@ -89,6 +91,12 @@ def _root(found: Sequence[Found], start: Start, engine: str) -> Found | None:
     return requests[0] if requests and not start.served else None
 
 
+def _fatal(strong: list[Found]) -> list[Found]:
+    """Without errors of the first steps that did not end the start: weights were loaded all the same."""
+    loaded = max((item.number for item in strong if _RANK[item.phase] >= _RANK["load"]), default=0)
+    return [item for item in strong if item.phase not in _FIRST or item.number > loaded]
+
+
 def _follows(first: Found, item: Found) -> bool:
     """Whether a known error belongs to the chain that an unknown one began."""
     return item.number - first.number <= _NEAR or item.process == first.process
@@ -100,7 +108,17 @@ def _follows(first: Found, item: Found) -> bool:
 def _refined(root: Found, found: Sequence[Found], start: Start, engine: str) -> tuple[Rule, Found]:
     """The rule of the root line, or of a better line that belongs to it."""
     rule = root.rule or BY_CODE["run.bug"]
-    for look in (_out_of_memory, _between_gpus, _extension, _hub, _broken_name, _broken_json, _one_gpu, _llamacpp):
+    for look in (
+        _out_of_memory,
+        _between_gpus,
+        _crash,
+        _extension,
+        _hub,
+        _broken_name,
+        _broken_json,
+        _one_gpu,
+        _llamacpp,
+    ):
         better = look(rule, root, found, start, engine)
         if better is not None:
             return better
@@ -131,6 +149,14 @@ def _between_gpus(rule: Rule, root: Found, found: Sequence[Found], start: Start,
         return shared.rule, shared
     warned = next((item for item in found if "NCCL WARN" in item.text and item.rule), None)
     return (warned.rule, warned) if warned and warned.rule else None
+
+
+def _crash(rule: Rule, root: Found, found: Sequence[Found], start: Start, engine: str) -> Better:
+    """A signal is reported before Python says where it was."""
+    if rule.code != "run.segfault":
+        return None
+    said = next((item for item in found if item.rule is rule and item.text.startswith("Fatal Python error")), None)
+    return (rule, said) if said else None
 
 
 def _extension(rule: Rule, root: Found, found: Sequence[Found], start: Start, engine: str) -> Better:
@@ -212,21 +238,41 @@ def phase_of(root: Found, rule: Rule, start: Start) -> str:
     # A program for the GPU that fails at the first request says so before the engine does.
     if root.served or root.phase == "serving" or (root.phase == "http" and start.served and not rule.phase):
         return "serving"
-    if rule.phase and rule.code not in _PHASE_BY_LOG:
-        return rule.phase
+    if rule.code.startswith("nccl.") and _RANK[root.phase] > _RANK["load"]:
+        return root.phase
     framed = error_lines.framed(root.lines)
+    if rule.phase and rule.code not in _PHASE_BY_LOG:
+        return (framed if rule.code in _MOVED else "") or rule.phase
     if framed:
         return framed
     if root.phase == "start":
-        if rule.code == "mem.oom_profile":
-            return "load"  # where memory runs out most often
-        return rule.phase or ("import" if rule.code.startswith(("env.", "sglang.")) else "start")
+        return _without_a_head(rule, start)
     if root.phase == "load" and root.weights_in:
         return "profile"
     return root.phase
 
 
+def _without_a_head(rule: Rule, start: Start) -> str:
+    """Nothing before the error tells the phase: the beginning of the log is lost."""
+    if rule.code == "mem.oom_profile":
+        return "load"  # where memory runs out most often
+    if rule.phase:
+        return rule.phase
+    if start.phase in ("dist", "device", "load", "compile", "profile", "kvcache", "graph"):
+        return start.phase  # other processes went on for a while
+    return _USUAL.get(rule.code, "import" if rule.code.startswith(("env.", "sglang.")) else "start")
+
+
+_USUAL = {
+    "env.permission": "config", "env.uid": "config", "env.disk_full": "load", "env.flashinfer_jit": "profile",
+    "gpu.no_kernel_image": "profile", "gpu.illegal_memory": "profile", "gpu.triton_arch": "profile",
+}  # fmt: skip
 _PHASE_BY_LOG = ("mem.oom_profile", "gpu.triton_arch", "sglang.no_kernel_image")
+# Checks that stand elsewhere in other versions, and programs that are built at several points: frames know better.
+_MOVED = (
+    "gpu.triton_ptx", "gpu.triton_smem", "quant.gpu_capability", "gguf.arch_unsupported", "attn.no_backend",
+    "attn.backend_unavailable", "env.numpy2",
+)  # fmt: skip
 _OOM_OF_PHASE = {
     "start": "mem.oom_load", "import": "mem.oom_load", "args": "mem.oom_load", "config": "mem.oom_load",
     "dist": "mem.oom_load", "device": "mem.oom_load", "load": "mem.oom_load", "tokenizer": "mem.oom_load",

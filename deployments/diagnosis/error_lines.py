@@ -13,7 +13,7 @@ _EXCEPTION = re.compile(
     r"|^(?:KeyboardInterrupt|[A-Z]\w*Error\([^)].*)$"
 )
 _OTHER = re.compile(
-    r"^vllm( serve)?: error: |^api_server\.py: error: |^Fatal Python error: |^Killed$|"
+    r"^vllm( serve)?: error: |^\w+\.py: error: |^Fatal Python error: |^Killed$|"
     r": error: Failures have been detected|"
     r"^Segmentation fault|^Illegal instruction|^terminate called|fatal error: \w+\.h: No such file|"
     r"^subprocess\.CalledProcessError|^ImportError|error while loading shared libraries|^Bus error"
@@ -25,7 +25,10 @@ _ECHO = re.compile(
     r"Engine loop is not running|MQEngineDeadError|Background loop has errored|"
     r"please check the stack trace above|See stack trace|HandlerFileNotFoundError|Queue <.*> is closed|"
     r"Error retrieving (?:safetensors|file list)|, retrying \d+ of |Ignore import error|ggml_cuda_init: failed|"
-    r"Error in sys\.excepthook|Exception ignored|CancelledError|SystemExit"
+    r"RPCServer process died|Engine process \(pid \d+\) died|Frontend process failed during engine core|"
+    r"Executor failed\.$|Ray workers have not started|Initialization failed\. Please see|Input socket thread died|"
+    r"Executor' object has no attribute '(?:workers|io_thread_pool)'|NoneType' object has no attribute 'shutdown'|"
+    r"^RuntimeError: cancelled$|^EOFError$|Error in sys\.excepthook|Exception ignored|CancelledError|SystemExit"
 )
 VALIDATION = re.compile(r"validation errors? for ")
 VALUE = re.compile(r"\s*(Value error|Assertion failed|Input should)")
@@ -67,7 +70,11 @@ _FRAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("compile", r"/torch/_(inductor|dynamo)/|/vllm/compilation/(backends|compiler_interface|piecewise)"),
         ("kvcache", r"in (get_kv_cache_configs?|_?check_enough_kv_cache_memory|initialize_cache)\b"),
         ("kvcache", r"in (initialize_kv_cache|raise_if_cache_size_invalid|initialize_from_config)\b"),
-        ("graph", r"in (capture_model|compile_or_warm_up_model|_dummy_sampler_run)\b"),
+        ("graph", r"in (capture_model|compile_or_warm_up_model)\b"),
+        ("dist", r"in init_torch_distributed\b"),
+        ("kvcache", r"in (init_memory_pool|profile_max_num_token)\b"),
+        ("graph", r"/cuda_graph_runner\.py|in init_(cuda|device)_graphs\b"),
+        ("serving", r"in event_loop_\w+"),
         ("http", r"in (init_app_state|build_app|serve_http|add_lora|init_static_loras|process_lora_modules)\b"),
     )
 )

@@ -101,6 +101,7 @@ class Reader:
         self._unheard = 0
         self._asgi = -LOOK_BACK * 2
         self._header: tuple[Found, int, str] | None = None
+        self._aside = ("", -LOOK_BACK)  # the process whose thread failed, and where
 
     def feed(self, chunk: bytes, now: float | None = None) -> None:
         """The next bytes. `now` is when they were written, in Unix seconds."""
@@ -242,6 +243,9 @@ class Reader:
         leveled = line.level in ("DEBUG", "INFO", "WARNING")
         if not text or (leveled and not words.WARNED.search(text)) or words.SKIPPED.match(text):
             return False
+        if text.startswith(("Exception in thread", "Exception ignored in")):
+            self._aside = (line.process, self.count + index + 1)
+            return True
         if "Exception in ASGI application" in text:
             self._asgi = self.count + index + 1
             return True
@@ -258,6 +262,8 @@ class Reader:
         found = self._found(lines, index, line, rule, groups)
         if self._request(found, line):
             found.kind = "request"
+        elif self._is_aside(found):
+            found.kind = "late" if rule else "echo"
         if words.HEADER.search(text):
             self._header = (found, 6, "")
         self._keep(found)
@@ -273,6 +279,14 @@ class Reader:
             self.count + index + 1, line.text[:MAX_TEXT], line.process, kind, rule, groups, start.phase,
             weights, start.served, tuple(texts), tuple(numbers), line.clock,
         )  # fmt: skip
+
+    def _is_aside(self, found: Found) -> bool:
+        """Whether it ends the traceback of a thread, or of a clean-up, that the start does not need."""
+        process, at = self._aside
+        if found.process != process or not 0 < found.number - at <= LOOK_BACK:
+            return False
+        self._aside = ("", -LOOK_BACK)
+        return True
 
     def _request(self, found: Found, line: Line) -> bool:
         """Whether only a request failed: the server says so, not the engine's core or a worker."""

@@ -16,7 +16,7 @@ CORE_WORDS: tuple[bytes, ...] = (
 ERROR_WORDS: tuple[bytes, ...] = (
     *CORE_WORDS, b" E ", b"fatal", b"preempted", b"No available", b"Xid", b"ASSERT", b"sigquit", b"insufficient",
     b"compatible", b"VRAM", b"magic", b"atchdog", b"SIGTERM", b"OutOf", b"trap invalid", b"terminate", b"too large", b"of-memory", b"=ERROR", b"does not exist", b" dead", b"oom",
-    b"unable to", b"bounds", b"fallen", b"exc.",
+    b"unable to", b"bounds", b"fallen", b"exc.", b"enied", b"SIGSEGV", b"egfault", b"No module", b"unavailable", b"not found",
 )  # fmt: skip
 # Every line that tells a phase or a new start holds one of these.
 CORE_MARKS: tuple[bytes, ...] = (b"version", b"server_args", b"startup", b"fired up", b"istening", b"aptur")
@@ -27,7 +27,7 @@ MARK_WORDS: tuple[bytes, ...] = (
     b"instance can", b"KV", b"blocks", b"oncurrency", b"init engine", b"upported", b"Starting", b"routes", b"INFO:  ",
     b"throughput", b"Dumping input", b"torch dist", b"eight ", b"Memory pool", b"build", b"n_ctx", b"tensors: ",
     b"starting", b"slots", b"loaded", b"runner started", b"weights", b"constructing", b"FlashAttention", b"the graph", b"graph memory",
-    b"graph pool", b"ctual usage", b"compute graph", b"compute buffer", b" device=",
+    b"graph addresses", b"graph pool", b"ctual usage", b"compute graph", b"compute buffer", b" device=",
     *(word.encode() for word in notices.WORDS),
 )  # fmt: skip
 # What a serving engine may still print: a new start, a stop, and errors.
@@ -51,13 +51,13 @@ VALUE = re.compile(r"^\s*(?:Value error|Assertion failed|Input should|Extra inpu
 FIELD = re.compile(r"^[a-z_][\w.]*$")
 SKIPPED = re.compile(r"^(?:    |\t|raise |File \"|-+> |\d+ +\S|\^|return |self\.|~+\^)")
 WARNED = re.compile(r"engine core exited unexpectedly|Failed to import from vllm\._C|is preempted by|No available shared memory"
-                     r"|no compatible GPUs|low vram mode|VRAM usage didn|failed to measure the memory|oom-kill|Out of memory: Kill")  # fmt: skip
+                     r"|NewLlamaServer failed|no compatible GPUs|low vram mode|VRAM usage didn|failed to measure the memory|oom-kill|Out of memory: Kill")  # fmt: skip
 HINTS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
     ("sglang", (b"sglang", b"server_args=ServerArgs", b"sgl_kernel", b"--mem-fraction-static", b"sigquit from a child",
                 b"Supported list: [", b"router init state")),
     ("vllm", (b"vLLM", b"/vllm/", b"\\vllm\\", b"vllm serve", b"vllm: error", b"VllmWorker", b"EngineCore", b"vllm.")),
     ("ollama", (b"ollama", b".go:", b"[GIN] 20")),
-    ("llamacpp", (b"llama_model_load", b"llama_server", b"llm_load", b"ggml_", b"gguf_init", b"llama_context",
+    ("llamacpp", (b"llama-server", b"llama_model_load", b"llama_server", b"llm_load", b"ggml_", b"gguf_init", b"llama_context",
                   b"llama_init", b"common_chat_templates", b"common_init")),
 )  # fmt: skip
 
@@ -71,6 +71,7 @@ WARNING = re.compile(
 )
 # Errors that healthy engines print while they start: what is tried again, and what is optional.
 HARMLESS = re.compile(
+    r"\[Autotuner\]|"
     r"Error retrieving (?:safetensors|file list)|, retrying \d+ of |Ignore import error|ggml_cuda_init: failed|"
     r"HandlerFileNotFoundError|pip's dependency resolver"
 )

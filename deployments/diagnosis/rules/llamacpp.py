@@ -172,7 +172,7 @@ TABLE: tuple[Any, ...] = (
         "llamacpp.vulkan", "load",
         _("Vulkan cannot use this GPU"),
         _("The driver lacks what the engine needs, or the GPU gave an error."),
-        (r"vk::\S+: Error\w+(?<!OutOfDeviceMemory)(?<!OutOfHostMemory)",),
+        (r"vk::\S+: Error(?!OutOf(?:Device|Host)Memory)\w+",),
         (LOAD + "vk::PhysicalDevice::createDevice: ErrorExtensionNotPresent",
          "terminate called after throwing an instance of 'vk::DeviceLostError' what():  vk::Queue::submit: ErrorDeviceLost"),
         ("ggml_vulkan: Found 1 Vulkan devices:",),

@@ -30,6 +30,28 @@ RULES = (
         role="echo",
     ),
     Rule(
+        "sglang.load_barrier",
+        "load",
+        _("Another part of the engine did not finish loading the model"),
+        _("This part was ready and waited in vain: the other one failed, was ended for lack of memory, or reads from a slow disk. Its own part of the log tells, if anything does."),
+        (
+            r"could finish the model loading, but there are other ranks that didn't finish loading",
+            r"successfully reached monitoredBarrier, but received errors",
+        ),
+        (
+            "ValueError: TP rank 1 could finish the model loading, but there are other ranks that didn't finish loading. It is likely",
+            "[rank3]:[E421 04:13:43.4 ProcessGroupGloo.cpp:143] Rank 3 successfully reached monitoredBarrier, but received errors while waiting",
+        ),
+        ("[2025-01-01 10:00:00 TP1] Load weight end. type=LlamaForCausalLM, avail mem=37.1 GB",),
+        (
+            host(_("Free memory of the machine, or allow the container more."), "free -g; dmesg | grep -i oom", 55, about="ram"),
+            put("watchdog_timeout", "3600", 30, "time"),
+        ),
+        doc=SGLANG_DOC,
+        role="weak",
+        curable=True,
+    ),
+    Rule(
         "sglang.graph_oom",
         "graph",
         _("Recording the GPU's work needed more memory than was left"),

@@ -270,6 +270,7 @@ RULES = (
         ),
         (
             r"data did not match any variant of untagged enum",
+            r"Tokenizer class \S+ does not exist or is not currently imported",
             r"expected value at line \d+ column|EOF while parsing a .* at line",
             r"Error (?:parsing|while deserializing).*tokenizer",
             r"KeyError: .added_tokens.",

@@ -167,7 +167,7 @@ RULES = (
             r"Found no NVIDIA driver",
             r"Torch not compiled with CUDA enabled",
             r"could not select device driver|nvidia-container-cli: (?:initialization|device) error",
-            r"Unexpected error from cudaGetDeviceCount|no CUDA-capable device is detected",
+            r"Unexpected error from cudaGetDeviceCount(?!.*(?:Error 80[234]|forward compat|driver version))|no CUDA-capable device is detected",
             r"Device string must not be empty",
             r"NVMLError_(?:LibraryNotFound|DriverNotLoaded)",
         ),

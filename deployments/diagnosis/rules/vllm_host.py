@@ -34,6 +34,56 @@ RULES = (
         ),
     ),
     Rule(
+        "gpu.unavailable",
+        "device",
+        _("The GPU is there, but it takes no work"),
+        _(
+            "The driver lists the GPU and refuses to use it: it is kept for another process, a program of the driver does not run, or the driver is in trouble after an update or a fault."
+        ),
+        (
+            r"CUDA-capable devices?(?:\(s\))? (?:is/)?are busy or unavailable",
+            r"CUDA error: (?:unknown error|initialization error|system not yet initialized)",
+            r"CUDA unknown error - this may be due to an incorrectly set up environment",
+            r"Error 802: |system not yet initialized|CUDA driver initialization failed",
+        ),
+        (
+            "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+        ),
+        ("RuntimeError: CUDA error: out of memory",),
+        (
+            host(_("Look which process keeps the GPU, and in which mode the GPU is."), "nvidia-smi -q -d COMPUTE", 50),
+            host(
+                _("On machines with NVSwitch, start the program that connects the GPUs."),
+                "systemctl restart nvidia-fabricmanager",
+                45,
+            ),
+            host(_("Restart the machine (on Windows: WSL)."), chance=50),
+        ),
+        curable=True,
+    ),
+    Rule(
+        "env.no_engine",
+        "import",
+        _("The engine's program was not found, or may not be run"),
+        _("There is no program of this name where the command looks, or this user has no right to run it."),
+        (
+            r"(?:^|/)(?:ba|da|z)?sh: (?:line )?(?:\d+: )?\S*(?:vllm|sglang|python3?|llama-server)\S*: (?:command )?(?:not found|Permission denied)",
+            r"exec:? \"?\S+\"?: (?:executable file not found|permission denied|stat \S+: no such file|no such file or directory)",
+            r"^(?:exec )?\S+: (?:exec format error|command not found)$|exec \S+: (?:exec format error|no such file or directory)",
+            r"No module named vllm\b",
+        ),
+        (
+            "/bin/sh: 1: vllm: Permission denied",
+            'docker: Error response from daemon: exec: "vllm": executable file not found in $PATH: unknown',
+        ),
+        ("ModuleNotFoundError: No module named 'vllm_plugin'",),
+        (
+            runtime(_("Install this version of the engine again, in a Python environment of its own."), 65),
+            host(_("Let this user run the program and read the folders above it."), chance=50),
+        ),
+    ),
+    Rule(
         "env.uid",
         "",
         _("The user number of the container has no name"),
@@ -42,6 +92,29 @@ RULES = (
         ("KeyError: 'getpwuid(): uid not found: 1001'", "KeyError: 'getpwuid(): uid not found: 65534'"),
         ("KeyError: 'uid'",),
         (env("USER", "vllm", 60), env("TORCHINDUCTOR_CACHE_DIR", "/tmp/inductor", 70)),
+    ),
+    Rule(
+        "env.shm",
+        "dist",
+        _("Shared memory is too small"),
+        _("Processes of one engine talk through /dev/shm. A container has only 64 MB of it unless told otherwise."),
+        (
+            r"failed to extend /dev/shm",
+            r"Error while creating shared memory segment",
+            r"\bBus error\b|\bSIGBUS\b",
+            r"insufficient shared memory",
+            r"unable to (?:open|allocate|mmap) shared memory",
+            r"No space left on device: '/dev/shm|/dev/shm.*No space left",
+        ),
+        (
+            "node:57:57 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-v2jS20 to 9637892 bytes",
+            "RuntimeError: DataLoader worker is killed by signal: Bus error. Possible insufficient shared memory (shm).",
+        ),
+        ("(EngineCore pid=1) INFO 01-01 10:00:00 [shm_broadcast.py:1] using shared memory",),
+        (
+            host(_("Give the container more shared memory."), "docker run --shm-size 16g …", 85),
+            host(_("Let the container use the machine's shared memory."), "docker run --ipc=host …", 80),
+        ),
     ),
     Rule(
         "env.disk_full",
@@ -74,29 +147,6 @@ RULES = (
             "current limit exceeds maximum limit. This can cause fd limit errors like `OSError: [Errno 24] Too many open files`",
         ),
         (host(_("Allow more open files."), "ulimit -n 65536", 85),),
-    ),
-    Rule(
-        "env.shm",
-        "dist",
-        _("Shared memory is too small"),
-        _("Processes of one engine talk through /dev/shm. A container has only 64 MB of it unless told otherwise."),
-        (
-            r"failed to extend /dev/shm",
-            r"Error while creating shared memory segment",
-            r"\bBus error\b|\bSIGBUS\b",
-            r"insufficient shared memory",
-            r"unable to (?:open|allocate|mmap) shared memory",
-            r"No space left on device: '/dev/shm|/dev/shm.*No space left",
-        ),
-        (
-            "node:57:57 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-v2jS20 to 9637892 bytes",
-            "RuntimeError: DataLoader worker is killed by signal: Bus error. Possible insufficient shared memory (shm).",
-        ),
-        ("(EngineCore pid=1) INFO 01-01 10:00:00 [shm_broadcast.py:1] using shared memory",),
-        (
-            host(_("Give the container more shared memory."), "docker run --shm-size 16g …", 85),
-            host(_("Let the container use the machine's shared memory."), "docker run --ipc=host …", 80),
-        ),
     ),
     Rule(
         "env.ipc_dir",
@@ -133,6 +183,7 @@ RULES = (
         _("The engine may not write to its cache folder"),
         _("The home folder or the model cache belongs to another user, or is mounted read-only."),
         (
+            r"PermissionError: \[Errno 13\] Permission denied: ['\"](?!/dev/)",
             r"Permission denied: '(?:/(?:[\w-]+/)?\.[^']*|[^']*(?:cache|hub|triton|huggingface)[^']*)'",
             r"Read-only file system: '",
             r"PermissionError at .* when downloading",

@@ -7,7 +7,7 @@ QUANTISED = _("Use a quantised file of this model.")
 WAKE = _("End the process that took the memory, then wake the model again.")
 FREE = _("Free memory of the machine, or allow the container more.")
 OOM = r"(?:CUDA|Cuda|HIP|XPU|NPU) out of memory"
-OOM_2 = r"OutOfMemoryError: (?!.*warming up)|CUDA error: out of memory|HIP error: out of memory|cublasCreate.*ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED"
+OOM_2 = r"OutOfMemoryError: (?!.*warming up)|CUDA error: out of memory|HIP error: out of memory|cublasCreate.*ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED|NVML_SUCCESS == r INTERNAL ASSERT FAILED at .*CUDACachingAllocator"
 
 RULES = (
     Rule(
@@ -20,7 +20,7 @@ RULES = (
             r"(?:desired GPU memory utilization|the engine's budget[^(]*) \((?P<util>[\d.]+), (?P<want>[\d.]+) GiB\)",
             r"Available memory on node \d+ \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired "
             r"CPU memory utilization \((?P<util>[\d.]+), (?P<want>[\d.]+) GiB\)",
-            r"on startup is less than (?:desired|the engine's)",
+            r"on startup is less than (?:desired|the engine's)|memory capacity is unbalanced",
         ),
         (
             "ValueError: Free memory on device cuda:0 (5.92/79.19 GiB) on startup is less than desired GPU memory "
@@ -296,7 +296,7 @@ RULES = (
         _("The folder holds no weights"),
         _("No file with weights was found: an unfinished download, or a folder of another format."),
         (
-            r"Cannot find any model weights with `(?P<path>[^`]*)`",
+            r"Cannot find any (?:safetensors )?model weights with `(?P<path>[^`]*)`",
             r"no file named .*(?:safetensors|pytorch_model)",
         ),
         (

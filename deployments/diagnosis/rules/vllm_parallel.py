@@ -49,7 +49,10 @@ RULES = (
         "load",
         _("A part of the model does not divide by the number of GPUs"),
         _("The vocabulary, the heads or the experts must divide evenly among the GPUs."),
-        (r"(?:AssertionError|ValueError): (?P<size>\d+) is not divisible by (?P<tp>\d+)",),
+        (
+            r"(?:AssertionError|ValueError): (?P<size>\d+) is not divisible by (?P<tp>\d+)",
+            r"experts?\w*=(?P<size>\d+) must be divisible by (?:ep|tp)_size=(?P<tp>\d+)",
+        ),
         ("AssertionError: 151936 is not divisible by 5", "AssertionError: 14 is not divisible by 4"),
         ("ValueError: x = 192 is not divisible by weight quantization block_n = 128.",),
         (put("tensor_parallel_size", "=tp_divides", 85, "speed"),),
@@ -59,7 +62,10 @@ RULES = (
         "dist",
         _("The cluster has fewer GPUs than asked for"),
         _("All machines of the Ray cluster together do not have the GPUs that the split needs."),
-        (r"number of required \w+s? exceeds the total number of available \w+s? in the (?:cluster|placement group)",),
+        (
+            r"number of required \w+s? exceeds the total number of available \w+s? in the (?:cluster|placement group)",
+            r"Not enough resources to allocate \d+ (?:placement groups|DP ranks)|No \w+ found in Ray cluster",
+        ),
         (
             "ValueError: The number of required GPUs exceeds the total number of available GPUs in the cluster.",
             "ValueError: The number of required GPUs exceeds the total number of available GPUs in the placement group.",
@@ -76,7 +82,7 @@ RULES = (
             r"World size \((?P<tp>\d+)\) is larger than the number of available GPUs \((?P<gpus>\d+)\)",
             r"[Tt]ensor parallel size \((?P<tp>\d+)\) cannot be larger than the number of available GPUs \((?P<gpus>\d+)\)",
             r"exceeds the total number of available|is larger than the number of available",
-            r"(?<!DP adjusted )local rank \d+ is out of bounds",
+            r"(?<!DP adjusted )local[ _]rank \d+ is out of bounds|local_world_size \(\d+\) exceeds assigned",
         ),
         (
             "ValueError: World size (4) is larger than the number of available GPUs (2) in this node.",
@@ -150,7 +156,7 @@ RULES = (
             r"NCCL WARN Cuda failure",
             r"unhandled cuda error|ncclUnhandledCudaError",
             r"NCCL WARN .*(?:Cuda|CUDA) (?:failure|error)",
-            r"Cuda failure (?:\d+|')",
+            r"Cuda failure (?:\d+|')|^Failed: Cuda error \S+:\d+ '",
             r"ncclInternalError|ncclInvalidUsage|ncclRemoteError|NCCL error: (?:internal|invalid|remote)",
         ),
         (
@@ -222,11 +228,34 @@ RULES = (
         curable=True,
     ),
     Rule(
+        "run.ready_timeout",
+        "load",
+        _("Starting took longer than the engine waits for itself"),
+        _("The server gave up while its other processes still loaded the model or built programs."),
+        (
+            r"Timed out waiting for (?:new )?engines? (?:core process\w* to start|to send initial message)",
+            r"[Dd]id not (?:start|become ready) within .*VLLM_ENGINE_READY_TIMEOUT_S",
+        ),
+        (
+            "TimeoutError: Timed out waiting for engines to send initial message on input socket.",
+            "TimeoutError: Timed out waiting for engine core processes to start. Waited 600s (configured by VLLM_ENGINE_READY_TIMEOUT_S).",
+        ),
+        ("INFO 01-01 10:00:00 [x.py:1] Waiting for 1 local, 0 remote core engine proc(s) to start.",),
+        (
+            env("VLLM_ENGINE_READY_TIMEOUT_S", "3600", 75, "time"),
+            host(_("Keep the model's files on a faster disk of this host."), chance=45),
+        ),
+        curable=True,
+    ),
+    Rule(
         "ray.missing",
         "config",
         _("Ray is not installed"),
         _("Ray spreads one model over several machines. It is a package of its own, and the settings ask for it."),
-        (r"Unable to load Ray|Failed to import Ray|Ray is not (?:installed|initialized)", r"No module named 'ray'"),
+        (
+            r"Unable to load Ray|Failed to import Ray|Ray is not (?:installed|initialized)",
+            r"No module named 'ray'|Ray backend requires installation of ray|Ray Compiled Graph is not installed",
+        ),
         (
             "ValueError: Unable to load Ray which is required for multi-node inference, please install Ray with `pip install ray`.",
             "  Value error, Failed to import Ray: No module named 'ray'.Please install Ray with `pip install ray`.",
@@ -259,7 +288,7 @@ RULES = (
         "dist",
         _("The cluster had no room within the time allowed"),
         _("Ray waited half an hour for free GPUs."),
-        (r"Cannot provide a placement group of placement_group_specs",),
+        (r"Cannot provide a placement group (?:of placement_group_specs|requiring)",),
         (
             "ValueError: Cannot provide a placement group of placement_group_specs=[{'GPU': 1.0}] within 1800 seconds.",
             "ValueError: Cannot provide a placement group of placement_group_specs=[{'GPU': 1.0}, {'GPU': 1.0}] within 600 seconds.",

@@ -13,7 +13,7 @@ RULES = (
         _("This engine cannot read GGUF files of this kind of model"),
         _("The architecture or the kind of quantisation inside the GGUF file is not known to it."),
         (
-            r"GGUF model with architecture (?P<arch>\S+) is not supported",
+            r"GGUF model with architecture (?P<arch>\S+) is not supported|Failed to map GGUF parameters",
             r"Unknown gguf model_type",
             r"Unsupported GGUF quantization type",
         ),
@@ -163,7 +163,7 @@ RULES = (
         (
             r"Failed to find a kernel that can implement the (?P<what>\S+)",
             r"No (?:suitable|compatible|valid) (?:\w+ )?kernel (?:found|for|backend)",
-            r"No \w+ MoE backend supports",
+            r"No \w+ MoE backend supports|Failed to (?:initialize|run) cutlass",
         ),
         (
             "ValueError: Failed to find a kernel that can implement the WNA16 linear layer. Reasons: ",
@@ -265,7 +265,12 @@ RULES = (
         "device",
         _("No way to calculate attention fits these settings"),
         _("The model's sizes, the number format and the format of the KV cache rule out every way on this GPU."),
-        (r"No valid attention backend (?:found|from)",),
+        (
+            r"No valid attention backend (?:found|from)",
+            r"[Hh]ead size \d+ is not supported by|does not support headdim not being|failed to dispatch head_dim",
+            r"(?:Attention|MLA|Impl) (?:currently )?(?:does not|only) supports? (?!Ampere|fp8)[\w ]*(?:head|alibi|sink|soft ?cap|sliding)",
+            r"only supports? head[ _]dim|Sinks are only supported",
+        ),
         (
             "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=40)",
             "ValueError: No valid attention backend found for rocm with head_size=80",

@@ -13,7 +13,7 @@ RULES = (
         _("The engine has no programs for this GPU"),
         _("The GPU is newer or older than those that this build was made for."),
         (
-            r"no kernel image is available",
+            r"no kernel image is available|(?:HIP|CUDA) error: invalid device function",
             r"not compatible with the current PyTorch installation",
             r"sm_\d+ is not compatible",
         ),
@@ -200,7 +200,7 @@ RULES = (
         "",
         _("The engine crashed in compiled code"),
         _("It touched memory that is not its own. The driver or a compiled package is the likely place."),
-        (r"Segmentation fault", r"died, exit code: -11"),
+        (r"Segmentation fault|Segfault encountered", r"died, exit code: -11|\bSIGSEGV\b"),
         ("Fatal Python error: Segmentation fault", "Segmentation fault (core dumped)"),
         ("INFO 01-01 10:00:00 [x.py:1] segmentation of images",),
         (

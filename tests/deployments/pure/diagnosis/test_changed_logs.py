@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 
@@ -58,12 +59,26 @@ def twice(sample: Sample) -> tuple[bytes, int]:
     return log + log, sample.root
 
 
+def as_json(index: int, line: bytes) -> bytes:
+    """As a container's log keeps it."""
+    text = json.dumps(line.decode("utf-8", "replace") + "\n")
+    return f'{{"log":{text},"stream":"stderr","time":"2026-01-01T10:00:{index % 60:02d}.1Z"}}'.encode()
+
+
 SAME: dict[str, Change] = {
     "docker's stamps": each_line(lambda i, line: b"2026-01-%02dT10:00:%02d.123456789Z " % (1 + i % 28, i % 60) + line),
     "compose": each_line(lambda i, line: b"vllm-qwen-1  | " + line),
     "journal": each_line(lambda i, line: b"Jan 05 10:00:%02d gpu-7 vllm[4711]: " % (i % 60) + line),
     "Kubernetes": each_line(lambda i, line: b"2026-01-01T10:00:%02d.5Z stderr F " % (i % 60) + line),
     "plain stamps": each_line(lambda i, line: b"2026-01-01 10:00:%02d " % (i % 60) + line),
+    "journal in another language": each_line(
+        lambda i, line: b"mar 15 11:39:%02d acqua ollama[87551]: " % (i % 60) + line
+    ),
+    "build server": each_line(lambda i, line: b"[2026-01-01T10:00:%02d.7Z] " % (i % 60) + line),
+    "kubectl with its source": each_line(lambda i, line: b"[pod/vllm-7d9f-x2/server] " + line),
+    "cluster of machines": each_line(lambda i, line: b"(serve-task, pid=2150) " + line),
+    "kept as JSON": each_line(lambda i, line: as_json(i, line)),
+    "escapes written out": replaced((rb"(?m)^", b"#033[0;36m"), (rb"(?m)$", b"#033[0m#015")),
     "colours": each_line(lambda i, line: b"\x1b[0;36m" + line + b"\x1b[0m"),
     "Windows": each_line(lambda i, line: line.removesuffix(b"\r") + b"\r"),
     "progress before each line": each_line(lambda i, line: b"Loading: 5%|#   | 1/9\r" + line if line else line),

@@ -70,6 +70,51 @@ def test_of_a_chain_the_right_link_is_named(name: str) -> None:
     assert (found.code, found.root_line) == (code, line)
 
 
+def test_what_another_program_passes_on_as_a_notice_is_still_an_error() -> None:
+    said = b"2026-01-02 03:04:05,678 - __main__ - INFO - "
+    error = b"ValueError: No available memory for the cache blocks.\n"
+    assert read(said + b"all is well\n" + said + error).code == "mem.kv_none"
+    assert read(said + b"WARNING 01-02 03:04:05 [x.py:1] " + error).code == ""
+    assert read(said.replace(b"INFO", b"WARNING") + error).code == ""
+
+
+def test_a_thread_that_fails_beside_the_start_is_not_its_end() -> None:
+    beside = (
+        b"(EngineCore pid=8) Exception in thread Thread-1 (_report_usage_worker):\n(EngineCore pid=8) Traceback (most recent call last):\n"
+        b"(EngineCore pid=8) PermissionError: [Errno 13] Permission denied: '/.config'\n"
+    )
+    fatal = (
+        b"(EngineCore pid=8) ERROR 01-01 10:00:00 [core.py:1] ValueError: No available memory for the cache blocks.\n"
+    )
+    assert read(beside + fatal, "vllm").code == "mem.kv_none"
+    assert read(beside, "vllm").code == "env.permission"  # nothing else tells
+
+
+def test_an_error_after_which_the_weights_were_loaded_was_not_fatal() -> None:
+    log = (
+        b"INFO 01-01 10:00:00 [__init__.py:216] Automatically detected platform cuda.\n"
+        b"ImportError: libcudart.so.12: cannot open shared object file: No such file or directory\n"
+        b"INFO 01-01 10:00:09 [gpu_model_runner.py:1] Starting to load model /models/x...\n"
+        b"ERROR 01-01 10:00:19 [core.py:1] KeyError: 'layers.0.mlp.weight'\n"
+    )
+    assert (read(log, "vllm").code, read(log, "vllm").root_line) == ("load.unexpected_key", 4)
+    without = b"\n".join(log.split(b"\n")[:2])
+    assert read(without, "vllm").code == "env.cuda_lib_missing"
+
+
+def test_a_crash_is_where_python_says_it() -> None:
+    signal = b"(RayWorkerWrapper pid=7) *** SIGSEGV received at time=1746566409 on cpu 131 ***\n"
+    where = b"(RayWorkerWrapper pid=7) Fatal Python error: Segmentation fault\n"
+    assert (read(signal).code, read(signal).root_line) == ("run.segfault", 1)
+    assert (read(signal + where).code, read(signal + where).root_line) == ("run.segfault", 2)
+
+
+def test_where_the_beginning_is_lost_what_others_did_next_tells_the_phase() -> None:
+    lost = b"(Worker_TP1 pid=3) ERROR 01-01 10:00:00 [x.py:1] torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
+    other = b"(Worker_TP0 pid=2) INFO 01-01 10:00:00 [backends.py:1] Dynamo bytecode transform time: 7.92 s\n"
+    assert (read(lost).phase, read(lost + other).phase) == ("profile", "compile")
+
+
 def test_a_server_that_listens_before_it_loads_has_not_served() -> None:
     log = (
         b"build: 4205 (c6bc7395) with cc\nmain: HTTP server is listening, hostname: 127.0.0.1, port: 8080, http threads: 11\n"
