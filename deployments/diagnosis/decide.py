@@ -240,9 +240,10 @@ def phase_of(root: Found, rule: Rule, start: Start) -> str:
         return "serving"
     if rule.code.startswith("nccl.") and _RANK[root.phase] > _RANK["load"]:
         return root.phase
-    framed = error_lines.framed(root.lines)
-    if rule.phase and rule.code not in _PHASE_BY_LOG:
-        return (framed if rule.code in _MOVED else "") or rule.phase
+    fixed = bool(rule.phase) and rule.code not in _PHASE_BY_LOG
+    framed = "" if fixed and rule.code not in _MOVED else error_lines.framed(root.lines)
+    if fixed:
+        return framed or rule.phase
     if framed:
         return framed
     if root.phase == "start":

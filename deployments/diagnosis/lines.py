@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 # Some tools write the escape byte out: ESC, #033 (syslog), ^[ (less), and #015 for the return before an end of line.
 ANSI = re.compile(r"(?:\x1b|\bESC|#033|\^\[)\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|#015$")
-_ESCAPES = ("\x1b", "ESC[", "#033[", "#015", "^[[")
 # Some tools lose the escape byte of a colour and leave the rest.
 _BARE_COLOUR = re.compile(r"^(?:\[[0-9]{1,2}(?:;[0-9]{1,2})*m)+|(?<=\))\[0;0m|(?<=\))\[0m")
 _PROCESS = re.compile(
@@ -75,7 +74,8 @@ def clean(raw: str) -> Line:
     """A raw line without all that stands before its text; prefixes come in any order and several times."""
     if raw.startswith('{"') and (told := _JSON.match(raw)):
         raw = _unquoted(told["text"])
-    text = ANSI.sub("", raw) if any(mark in raw for mark in _ESCAPES) else raw
+    escaped = "\x1b" in raw or "#0" in raw or "^[" in raw or "ESC[" in raw
+    text = ANSI.sub("", raw) if escaped else raw
     if text.startswith("[") or ")[0" in text[:120]:
         text = _BARE_COLOUR.sub("", text)
     known: dict[str, str] = {}

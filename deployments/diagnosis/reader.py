@@ -283,10 +283,10 @@ class Reader:
     def _is_aside(self, found: Found) -> bool:
         """Whether it ends the traceback of a thread, or of a clean-up, that the start does not need."""
         process, at = self._aside
-        if found.process != process or not 0 < found.number - at <= LOOK_BACK:
-            return False
-        self._aside = ("", -LOOK_BACK)
-        return True
+        aside = found.process == process and 0 < found.number - at <= LOOK_BACK
+        if aside:
+            self._aside = ("", -LOOK_BACK)
+        return aside
 
     def _request(self, found: Found, line: Line) -> bool:
         """Whether only a request failed: the server says so, not the engine's core or a worker."""
@@ -315,7 +315,8 @@ class Reader:
             return False
         name = found.process.partition(" ")[0]
         replaced = any(other != found.process and other.partition(" ")[0] == name for other in self.start.processes)
-        return replaced and self.failed is not None and any(_same(found, old) for old in self.failed.all)
+        before = self.failed.all if replaced and self.failed else []
+        return any((old.process, old.text) == (found.process, found.text) for old in before)
 
     def _follow(self, lines: list[bytes], index: int) -> bool:
         """The reason of a refused setting stands in one of the next lines. True while it is still looked for."""
@@ -374,10 +375,6 @@ def _line(raw: bytes, most: int = MAX_TEXT) -> Line:
     if b"\r" in raw:
         raw = raw.rstrip(b"\r").rpartition(b"\r")[2]
     return clean(raw[:most].decode("utf-8", "replace").replace("\0", " "))
-
-
-def _same(new: Found, old: Found) -> bool:
-    return new.process == old.process and new.text == old.text
 
 
 @lru_cache(maxsize=512)  # workers of one engine print the same error
