@@ -5,11 +5,12 @@ from one reading of the fleet.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deployments import preflight
-from deployments.engines.base import version_key
+from deployments.engines import parsers
+from deployments.engines.base import RuntimeFacts, version_key
 from deployments.mending.around import Around, Engine, Form, Holder
 from deployments.models import Run
 from deployments.placement import Claim, HostView
@@ -50,43 +51,56 @@ def of_run(run: Run | None, spec: DeploymentSpec, fleet: preflight.Fleet, *, own
     return _around(place, spec, fleet, own)
 
 
-def of_check(check: preflight.Check, spec: DeploymentSpec, fleet: preflight.Fleet | None, *, own: int | None) -> Around:
-    """Where the planner would start it."""
+def of_check(
+    check: preflight.Check, spec: DeploymentSpec, fleet: preflight.Fleet | None, *, own: int | None, whole: bool = True
+) -> Around:
+    """Where the planner would start it. Without `whole` only what costs no query: enough where nothing was refused."""
     if fleet is None or check.host is None or check.runtime is None or check.copy is None:
         return Around(model=fleet.artifact.model_id if fleet is not None else None)
     kv_gib = check.placement.kv_cache_gib if check.placement is not None else None
     uuids = frozenset(gpu.uuid for gpu in check.gpus)
-    return _around(_Place(check.host, check.runtime, check.copy, bool(uuids), uuids, kv_gib), spec, fleet, own)
+    place = _Place(check.host, check.runtime, check.copy, bool(uuids), uuids, kv_gib)
+    return _around(place, spec, fleet, own) if whole else _seen(place, fleet)
 
 
-def _around(place: _Place, spec: DeploymentSpec, fleet: preflight.Fleet, own: int | None) -> Around:
-    host, runtime, copy = place.host, place.runtime, place.copy
-    runtimes = _engines(host, spec)
-    others = [r for r in runtimes if runtime is None or (r.pk != runtime.pk and r.device == runtime.device)]
-    worked = _worked(host, runtimes) if others else set()
-    facts = preflight.runtime_facts(runtime) if runtime is not None else None
-    model_facts = fleet.artifact.facts
+def _seen(place: _Place, fleet: preflight.Fleet) -> Around:
+    """What is known without a query."""
+    host, runtime, copy, facts = place.host, place.runtime, place.copy, fleet.artifact.facts
+    flags = preflight.runtime_facts(runtime) if runtime is not None else None
     return Around(
         host=host.pk,
         host_name=host.name,
         on_gpu=place.on_gpu,
         kv_cache_gib=place.kv_cache_gib,
-        runtime=_engine(runtime, worked) if runtime is not None else None,
-        engines=tuple(_engine(r, worked) for r in others),
+        runtime=Engine(runtime.pk, runtime.version, runtime.device) if runtime is not None else None,
         python=f"{runtime.executable.rpartition('/')[0]}/python" if runtime is not None else "",
-        plugin=_plugin(runtime),
         copy=copy.pk if copy is not None else None,
         copy_path=copy.path if copy is not None else "",
-        repairable=copy is not None and repairs.possible(copy),
         model=fleet.artifact.model_id,
-        method=_method(model_facts),
-        tasks=tuple(map(str, model_facts.get("tasks") or ())),
+        method=_method(facts),
+        kinds=parsers.kinds_of(fleet.artifact.model.name, facts),
+        parsers=_parsers(flags),
+        tasks=tuple(map(str, facts.get("tasks") or ())),
+        port_holder=place.port_holder,
+        flags=frozenset(flags.schema.by_name) if flags is not None else frozenset(),
+    )
+
+
+def _around(place: _Place, spec: DeploymentSpec, fleet: preflight.Fleet, own: int | None) -> Around:
+    """With what the database knows of the place: engines that worked, forms of the model, who holds memory."""
+    host, runtime, copy = place.host, place.runtime, place.copy
+    runtimes = _engines(host, spec)
+    others = [r for r in runtimes if runtime is None or (r.pk != runtime.pk and r.device == runtime.device)]
+    worked = _worked(host, runtimes) if others else set()
+    return replace(
+        _seen(place, fleet),
+        engines=tuple(Engine(r.pk, r.version, r.device, r.pk in worked) for r in others),
+        plugin=_plugin(runtime),
+        repairable=copy is not None and repairs.possible(copy),
         own_code=_own_code(copy),
         ggufs=tuple(_ggufs(copy)),
         twins=tuple(_twins(fleet, host))[:MOST_FORMS],
         holders=tuple(_holders(_view(fleet, host), place.gpu_uuids, own, fleet.actor)),
-        port_holder=place.port_holder,
-        flags=frozenset(facts.schema.by_name) if facts is not None else frozenset(),
     )
 
 
@@ -131,14 +145,16 @@ def _worked(host: Host, runtimes: list[Runtime]) -> set[int | None]:
     return set(ready.values_list("runtime_id", flat=True).distinct())
 
 
-def _engine(row: Runtime, worked: set[int | None]) -> Engine:
-    return Engine(row.pk, row.version, row.device, row.pk in worked)
-
-
 def _plugin(runtime: Runtime | None) -> str:
     if runtime is None or not packages.lacks_plugin(runtime):
         return ""
     return "click" if packages.can_add(runtime) else "command"
+
+
+def _parsers(facts: RuntimeFacts | None) -> dict[str, tuple[str, ...]]:
+    """The parsers of tool calls and thoughts that the engine has, as far as its host told."""
+    found = {name: facts.schema.get(name) for name in parsers.OPTIONS} if facts is not None else {}
+    return {name: option.known for name, option in found.items() if option is not None and option.known}
 
 
 def _own_code(copy: Copy | None) -> bool:

@@ -13,6 +13,10 @@ CHECKS: dict[str, Pair] = {
         _("Tool calls are switched on, and nothing says how this model writes them."),
         _("The engine refuses to start so. Choose the tool call parser of this model, or switch tool calls off."),
     ),
+    "check.parser_unknown": (
+        _("This engine has no parser %(value)s."),
+        _("A parser reads how a model writes tool calls or thoughts. Each engine has its own; choose one, or none."),
+    ),
     "check.parser_without_tools": (
         _("A tool call parser is chosen (%(parser)s), but tool calls are not switched on."),
         _("Programs that let the model choose a tool would be refused."),

@@ -43,6 +43,14 @@ FIXES: dict[str, Pair] = {
     "fix.set": (_("Set “%(label)s” to %(to)s"), ""),
     "fix.change": (_("Change “%(label)s” from %(from)s to %(to)s"), ""),
     "fix.open": (_("Set another value for “%(label)s”"), _("Which one, the line of the log may say.")),
+    "fix.choose": (
+        _("Choose another value for “%(label)s” in the settings"),
+        _("This engine has %(known)s."),
+    ),
+    "fix.choose_more": (
+        _("Choose another value for “%(label)s” in the settings"),
+        _("This engine has %(known)s and %(more)s more."),
+    ),
     "fix.back": (_("Change “%(label)s” back to %(to)s"), _("It worked with that before.")),
     "fix.back_to": (_("Go back to settings number %(number)s"), ""),
     "fix.drop": (_("Leave out %(labels)s"), ""),
@@ -150,6 +158,7 @@ EFFECTS: dict[str, Pair] = {
     "effect.exact": (_("Answers stay as exact as now"), ""),
     "effect.context": (_("Conversations end at ≈ %(pages)s pages, not %(was)s"), ""),
     "effect.context_to": (_("Conversations end at ≈ %(pages)s pages"), ""),
+    "effect.fits_model": (_("Made for this kind of model"), ""),
     "effect.worked": (_("Has worked on %(host)s before"), ""),
     "effect.worked_before": (_("It was ready with these before"), ""),
     "effect.here": (_("Is already on %(host)s"), ""),

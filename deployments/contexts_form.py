@@ -16,6 +16,7 @@ from django.utils.translation import ngettext
 from deployments import contexts_bar, contexts_choice, expert, preflight, queries, run_secrets
 from deployments.contexts_convert import conversions
 from deployments.contexts_measured import corrected_by
+from deployments.engines import parsers
 from deployments.engines.base import version_key
 from deployments.engines.options import Schema
 from deployments.forms import OPTION_FIELDS, DeploymentForm
@@ -77,10 +78,19 @@ def form(deploy: DeploymentForm, row: Deployment | None, actor: Any, *, suggests
         "hosts": list(Host.objects.only("pk", "name")),
         "runtimes": _runtimes(str(deploy["runtime"].value() or "")),
         "chosen_gpus": deploy["gpus"].value() or [],
-        "settings": expert.page(deploy.schema, deploy.options_shown()),
+        "settings": expert.page(deploy.schema, deploy.options_shown(), kinds=_kinds(sent)),
         "expert_open": expert_errors or row is not None or bool(deploy.initial.get("host")),
         "secrets": run_secrets.names_for(actor),
     }
+
+
+def _kinds(artifact: Any) -> tuple[str, ...]:
+    """What tells the family of the chosen model. One query."""
+    text = str(getattr(artifact, "pk", artifact) or "")
+    if not text.isdecimal() or len(text) > 18:
+        return ()
+    row = Artifact.objects.select_related("model").filter(pk=int(text)).first()
+    return parsers.kinds_of(row.model.name, row.facts) if row is not None else ()
 
 
 def schema_for(runtime: str) -> Schema:

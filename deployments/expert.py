@@ -5,6 +5,7 @@ from typing import Any
 
 from django.utils.translation import gettext, pgettext
 
+from deployments.engines import parsers
 from deployments.engines.options import RANGES, Option, Schema, to_text
 from deployments.expert_words import GROUPS, SAID, TOUCHES
 from panel.core.mask import mask
@@ -60,20 +61,23 @@ class Page:
     chosen: int = 0
 
 
-def page(schema: Schema, values: dict[str, Any], *, rest: bool = True) -> Page:
-    """What a runtime offers. A value whose option it has no more stays visible, so that it can be taken back."""
+def page(schema: Schema, values: dict[str, Any], *, rest: bool = True, kinds: tuple[str, ...] = ()) -> Page:
+    """What a runtime offers. A value whose option it has no more stays visible, so that it can be taken back.
+
+    `kinds` tells the chosen model's family (engines/parsers.py).
+    """
     hidden = {name: mask(value, name) for name, value in values.items() if name not in OWN_FIELDS}
     found = Page(chosen=len(hidden))
     by_group: dict[str, list[Setting]] = {}
     for name, said in SAID.items():
         option = schema.get(name)
         if option is not None and not option.denied:
-            by_group.setdefault(said.group, []).append(_setting(option, hidden.get(name)))
+            by_group.setdefault(said.group, []).append(_setting(option, hidden.get(name), kinds))
     found.groups = [Group(key, gettext(GROUPS[key]), tuple(rows)) for key, rows in by_group.items()]
     for name, value in hidden.items():
         option = schema.get(name)
         if name not in SAID or option is None:
-            found.set_too.append(_setting(option or _gone(name), value))
+            found.set_too.append(_setting(option or _gone(name), value, kinds))
     if rest:
         plain = [o for o in schema.options if not o.denied and o.name not in {*SAID, *OWN_FIELDS, *hidden}]
         found.rest = [_setting(option, None) for option in sorted(plain, key=lambda option: option.name)]
@@ -84,7 +88,7 @@ def _gone(name: str) -> Option:
     return Option(name, "--" + name.replace("_", "-"), (), "text")
 
 
-def _setting(option: Option, value: Any) -> Setting:
+def _setting(option: Option, value: Any, kinds: tuple[str, ...] = ()) -> Setting:
     said = SAID.get(option.name)
     low, high = RANGES.get(option.name, (None, None))
     if said is not None:
@@ -94,8 +98,8 @@ def _setting(option: Option, value: Any) -> Setting:
     kind = "number" if option.kind in ("int", "float") and not option.many else "text"
     if option.kind == "bool":
         kind, choices = "choice", (("true", pgettext("a switch", "On")), ("false", pgettext("a switch", "Off")))
-    elif option.choices and not option.many:
-        kind, choices = "choice", tuple((choice, choice) for choice in option.choices)
+    elif (option.choices or option.known) and not option.many:
+        kind, choices = "choice", _choices(option, value, kinds)
     return Setting(
         name=option.name,
         flag=option.flag,
@@ -112,6 +116,20 @@ def _setting(option: Option, value: Any) -> Setting:
         touches=touches,
         effect=str(effect),
     )
+
+
+def _choices(option: Option, value: Any, kinds: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """What it takes. Of names that plug-ins may add to, one that is set and not known stays to be seen; the one that
+    fits the model comes first.
+    """
+    if option.choices:
+        return tuple((choice, choice) for choice in option.choices)
+    fits = parsers.fitting(option.name, kinds, option.known)
+    now = "" if value is None else _shown(value)
+    first = [(fits, gettext("%(name)s: made for this model") % {"name": fits})] if fits else []
+    rest = [(name, name) for name in option.known if name != fits]
+    gone = [(now, gettext("%(name)s: this engine has none") % {"name": now})] if now and now not in option.known else []
+    return (*first, *gone, *rest)
 
 
 def _shown(value: Any) -> str:

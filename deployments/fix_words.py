@@ -27,6 +27,8 @@ def _params(fix: Fix) -> dict[str, Any]:
     names = [label_of(str(name)) for name in fix.params.get("names") or [] if isinstance(name, str)]
     quoted = [_("“%(name)s”") % {"name": name} for name in names]
     known = {"label": label_of(str(fix.params.get("name") or "")), "labels": ", ".join(quoted)}
+    if isinstance(fix.params.get("known"), list):
+        known["known"] = ", ".join(map(str, fix.params["known"]))
     return {**values, **known} if not fix.code.startswith("change.") else values
 
 

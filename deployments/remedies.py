@@ -15,6 +15,7 @@ from deployments.diagnosis.offers import about_of
 from deployments.diagnosis.result import Offer
 from deployments.mending import planned, refusals, turn
 from deployments.mending.fix import Effect, Fix
+from deployments.mending.making import patch_fix, ranked
 from deployments.models import Deployment, Run
 from deployments.placement import Change
 from deployments.planner import length
@@ -52,7 +53,7 @@ def of(row: Deployment, actor: Any = None) -> list[Fix]:
     kept = run is not None and run.diagnosis.get("class")
     if row.reason.get("code") == CHECKED and not kept and (told := checked.diagnosis_of(asks.unchanged())) is not None:
         found += turn.fixes_of(told.code, told.fixes, spec, around)
-    return asks.accepted(turn.ranked(found))
+    return asks.accepted(ranked(found))
 
 
 def failed_run(row: Deployment) -> Run | None:
@@ -124,7 +125,7 @@ class _Asks:
             elif self.tried < MOST_TRIED:
                 taken = self._taken(fix)
                 found += [taken] if taken is not None and not _among(taken, found) else []
-        return turn.ranked(found)
+        return ranked(found)
 
     def _taken(self, fix: Fix) -> Fix | None:
         """The fix, or the nearest of its kind, that the planner accepts."""
@@ -151,7 +152,7 @@ class _Asks:
         if check is None or not check.ok:
             return None
         to = patch.get(fix.option, (patch.get("options") or {}).get(fix.option))
-        made = turn.patch_fix(self.spec, fix.option, patch, to, chance=fix.chance, cost=fix.cost)
+        made = patch_fix(self.spec, fix.option, patch, to, chance=fix.chance, cost=fix.cost)
         return made[0].told(*_effects(check, fix.option, self.spec)) if made else None
 
 

@@ -48,11 +48,11 @@ def look(
     """
     fleet = preflight.Fleet.of(spec, queries.run_of(own) if own is not None else None, actor)
     check = preflight.check(spec, name=name, fleet=fleet)
-    said, job, around = engine.Outcome(), None, engine.NOWHERE
+    said, job = engine.Outcome(), None
     if engine.can_be_asked(check):
         said, job = _asked(check, spec, name=name, actor=actor, ask=ask, again=again)
-    if check.refusals or said.state == "refused":  # else nothing asks for a fix that would have to fit the place
-        around = around_now.of_check(check, spec, fleet, own=own)
+    refused = bool(check.refusals) or said.state == "refused"
+    around = around_now.of_check(check, spec, fleet, own=own, whole=refused)
     if said.state == "refused":
         said = engine.outcome(job, spec, around)
     if said.finding is not None and said.finding.fixes:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deployments.checklist.findings import Finding
-from deployments.engines import arguments
+from deployments.checklist.findings import Finding, Level
+from deployments.diagnosis.result import Offer
+from deployments.engines import arguments, parsers
 from deployments.engines.base import Reason, RuntimeFacts
 from deployments.engines.options import Schema
 from deployments.mending import edits, planned
 from deployments.mending import refusals as mending
 from deployments.mending.around import Around
+from deployments.mending.choosing import parser_fixes
 from deployments.mending.fix import Fix
+from deployments.mending.making import ranked
+from deployments.mending.turn import left_out
 from deployments.placement import Change, Placement
 from deployments.planner import Estimator, length
 from deployments.planner.asked import asked_of
@@ -57,7 +61,7 @@ def of_settings(
     found += [_changed(note, spec, schema) for note in notes if note.code.startswith("flag.")]
     values = arguments.Values(schema, runtime.device, runtime.version, ("/",))  # paths were judged by the adapter
     arguments.from_spec(values, spec.options, spec.extra_args)
-    return found + _together(spec, values.set, schema)
+    return found + _together(spec, values.set, runtime, around)
 
 
 def _refused(reason: Reason, spec: DeploymentSpec, around: Around) -> Finding:
@@ -81,19 +85,47 @@ def _fix(code: str, params: Mapping[str, Any], patch: edits.Patch | None, option
     return Fix("patch", code, params, patch=patch or {}, option=option)
 
 
-def _together(spec: DeploymentSpec, said: Mapping[str, Any], schema: Schema) -> list[Finding]:
-    """Settings that make sense only together."""
-    found = []
+def _together(spec: DeploymentSpec, said: Mapping[str, Any], runtime: RuntimeFacts, around: Around) -> list[Finding]:
+    """Settings that make sense only together, and names that the engine has to have."""
+    schema, found = runtime.schema, _parsers(spec, said, runtime, around)
     auto, parser = bool(said.get("enable_auto_tool_choice")), said.get("tool_call_parser")
     if auto and not parser:
         patch = edits.without_option(spec, "enable_auto_tool_choice")
         without = _fix("fix.drop", {"names": ["enable_auto_tool_choice"]}, patch, "enable_auto_tool_choice")
-        found.append(Finding("error", "check.tools_without_parser", {}, "tool_call_parser", (without,)))
+        fitting = [fix for fix in parser_fixes(spec, parsers.TOOLS, around, _known(schema, parsers.TOOLS)) if fix.patch]
+        found.append(Finding("error", "check.tools_without_parser", {}, parsers.TOOLS, (*fitting, without)))
     if parser and not auto and schema.get("enable_auto_tool_choice"):
         on = _switched_on(spec, schema, "enable_auto_tool_choice")
         params = {"parser": parser}
         found.append(Finding("warning", "check.parser_without_tools", params, "enable_auto_tool_choice", on))
     return found + _adapters(spec, said, schema)
+
+
+def _known(schema: Schema, name: str) -> tuple[str, ...]:
+    option = schema.get(name)
+    return option.known if option is not None else ()
+
+
+def _parsers(spec: DeploymentSpec, said: Mapping[str, Any], runtime: RuntimeFacts, around: Around) -> list[Finding]:
+    """Parsers of tool calls and thoughts that this engine does not have: it says so only after it has been loaded.
+
+    Without tool calls it never looks for theirs, and a plug-in may bring others: then that is no error.
+    """
+    found = []
+    for name in parsers.OPTIONS:
+        known, value = _known(runtime.schema, name), said.get(name)
+        if not value or not known or value in known:
+            continue
+        asked = name != parsers.TOOLS or bool(said.get("enable_auto_tool_choice"))
+        level: Level = "error" if asked and not runtime.plugins else "warning"
+        fixes = ranked([*parser_fixes(spec, name, around, known), *_without(spec, name)])
+        params = {"value": str(value)[:100], "name": name}
+        found.append(Finding(level, "check.parser_unknown", params, name, tuple(fixes[: MOST_FIXES + 1])))
+    return found
+
+
+def _without(spec: DeploymentSpec, name: str) -> list[Fix]:
+    return left_out(Offer("drop", name, chance=60), spec, Around())
 
 
 def _switched_on(spec: DeploymentSpec, schema: Schema, name: str) -> tuple[Fix, ...]:

@@ -33,6 +33,7 @@ WORDS = {
     "without": _("Leave out %(name)s: it worked without it before."),
     "busy": _("Port %(port)s is held by %(holder)s."),
 }
+MOST_CHOICES = 100
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 # Options that were renamed or removed: what to write instead ("" nothing).
 RENAMED = {
@@ -197,7 +198,12 @@ def _block(known: Known) -> int | None:
 
 def _choice(known: Known) -> str | None:
     """The allowed value that was surely meant by the one that was refused."""
-    return meant(known.log.get("value", ""), re.findall(r"[\w.-]+", known.log.get("choices", "")[:2000]))
+    return meant(known.log.get("value", ""), _choices(known))
+
+
+def _choices(known: Known) -> list[str]:
+    """The values that the engine names as allowed."""
+    return re.findall(r"[\w.-]+", known.log.get("choices", "")[:2000])
 
 
 def _asker(known: Known) -> str | None:
@@ -212,7 +218,8 @@ def _asker(known: Known) -> str | None:
 
 
 def _flag(known: Known) -> str | None:
-    flags = re.findall(r"--?[A-Za-z][\w-]*", known.log.get("flags", "")[:2000]) or [known.log.get("flags", "")]
+    said = (known.log.get("flags") or known.log.get("flag") or "")[:2000]
+    flags = re.findall(r"--?[A-Za-z][\w-]*", said) or [said]
     names = [flag.lstrip("-").replace("-", "_").partition("=")[0] for flag in flags]
     return ", ".join(name for name in dict.fromkeys(names) if name) or None
 
@@ -325,7 +332,9 @@ def _offer(fix: Remedy, known: Known) -> Offer | None:
         return None  # it is so already, and it failed
     text = fix.say or _words(fix.kind, before, to)
     command = f"python -m pip install {name}" if fix.kind == "package" else fix.command
-    params = {"name": name, "from": before, "to": to}
+    params: dict[str, Any] = {"name": name, "from": before, "to": to}
+    if fix.to == "=choice" and (names := _choices(known)):
+        params["choices"] = names[:MOST_CHOICES]
     return Offer(fix.kind, name, before, to, text, params, command, fix.chance, fix.cost, ready, fix.about)
 
 

@@ -1,6 +1,7 @@
 """Typed options from the schema of the runtime's own parser: what exists, what it takes, what the house denies. Pure.
 
-A schema is a list of rows {group, flags, dest, default, choices, nargs, type, help}, as argparse holds them.
+A schema is a list of rows {group, flags, dest, default, choices, nargs, type, help}, as argparse holds them, and
+`known` names where the host told them.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Option:
     optional_value: bool = False
     negative: str = ""
     choices: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()  # names that it takes; a plug-in of the engine may add more
     default: str = ""
     allows_auto: bool = False
     free_text: bool = False  # a JSON option that takes a plain word as well
@@ -142,6 +144,7 @@ def _option(row: Mapping[str, Any]) -> Option | None:
         optional_value=nargs == "?",
         negative=next((flag for flag in flags if flag.startswith("--no-")), ""),
         choices=tuple(str(choice) for choice in row.get("choices") or ()),
+        known=tuple(str(name) for name in row.get("known") or ()),
         default="" if default in ("None", "'==SUPPRESS=='") else default.strip("'"),
         allows_auto=type_name.endswith("_or_auto"),
         free_text=type_name == "union_dict_and_str",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from deployments.engines.base import version_key
@@ -59,6 +60,8 @@ class Around:
     repairable: bool = False
     model: int | None = None
     method: str = ""  # how the model is quantised, "" not at all
+    kinds: tuple[str, ...] = ()  # what tells the model's family, see engines/parsers.py
+    parsers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # those that the engine has, by option
     tasks: tuple[str, ...] = ()  # what the model is made for, as its files say
     own_code: bool = False  # the model brings code of its own that nobody allowed
     ggufs: tuple[Form, ...] = ()  # files that lie in the model's folder

@@ -9,10 +9,13 @@ from typing import Any
 
 from deployments.diagnosis.result import Offer
 from deployments.diagnosis.slips import meant
+from deployments.engines import parsers
 from deployments.mending import edits
 from deployments.mending.around import Around
+from deployments.mending.choosing import parser_fixes
 from deployments.mending.fix import Fix
-from deployments.mending.turn import left_out, patch_fix, ranked
+from deployments.mending.making import patch_fix, ranked
+from deployments.mending.turn import left_out
 from deployments.spec import DeploymentSpec
 
 LONGEST_START_S = 86_400.0
@@ -63,6 +66,8 @@ def _choice(params: Mapping[str, Any], spec: DeploymentSpec, around: Around) -> 
     name, choices = _name(params), [str(choice) for choice in params.get("choices") or []]
     to = meant(str(params.get("value")), choices)
     found = _drop_flag(params, spec, around)
+    if name in parsers.OPTIONS:
+        return found + parser_fixes(spec, name, around, choices)
     if to is not None and found:
         found += patch_fix(spec, name, edits.with_option(spec, name, to), to, chance=85)
     return found

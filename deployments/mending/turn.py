@@ -14,10 +14,12 @@ from typing import Any
 from deployments.diagnosis.offers import RENAMED
 from deployments.diagnosis.result import Offer
 from deployments.diagnosis.rules import BY_CODE
-from deployments.engines import denied
+from deployments.engines import denied, parsers
 from deployments.mending import edits
 from deployments.mending.around import Around, Form, Holder
+from deployments.mending.choosing import choose, parser_fixes
 from deployments.mending.fix import Effect, Fix
+from deployments.mending.making import patch_fix, ranked
 from deployments.mending.titles import effects_of, title_of
 from deployments.spec import DeploymentSpec
 
@@ -51,27 +53,6 @@ def fixes_of(code: str, offers: Iterable[Offer], spec: DeploymentSpec, around: A
     return ranked(found)
 
 
-def ranked(fixes: Iterable[Fix]) -> list[Fix]:
-    """By worth; of several with the same effect the first."""
-    seen: dict[str, Fix] = {}
-    for fix in sorted(fixes, key=lambda fix: -fix.worth):
-        seen.setdefault(fix.key, fix)
-    return list(seen.values())
-
-
-def patch_fix(
-    spec: DeploymentSpec, option: str, patch: edits.Patch | None, to: Any, *, chance: int, cost: str = "",
-    before: Any = None, back: bool = False,
-) -> list[Fix]:  # fmt: skip
-    """A change of one option, with its title; nothing where it changes nothing."""
-    if patch is None or all(getattr(spec, name) == value for name, value in patch.items()):
-        return []
-    was = before if before is not None else edits.value_of(spec, option)
-    code, params = title_of(option, was, to, back=back)
-    fix = Fix("patch", code, params, patch=patch, option=option, chance=chance, cost=cost)
-    return [fix.told(*effects_of(option, cost, was, to))]
-
-
 # --- one function for each kind of offer ------------------------------------------------------------------------------
 
 
@@ -95,6 +76,8 @@ def _set(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
         return []  # there is no such share on a CPU
     if name in SPLIT:
         return _split(offer, spec, to)
+    if name in parsers.OPTIONS and offer.about != "back":
+        return parser_fixes(spec, name, around, _choices(offer))
     back = to is not None and offer.about == "back"
     if to in (None, ""):
         to = DEFAULTS.get(name)
@@ -127,9 +110,17 @@ def typed(value: Any) -> Any:
 
 def _settings(offer: Offer, name: str) -> list[Fix]:
     """A value that only a person knows."""
+    if choices := _choices(offer):
+        return [choose(name, choices)]
     code, params = title_of(name, None, None)
     return [Fix("settings", code, params, text=offer.text, option=name, link="settings",
                 chance=offer.chance, cost=offer.cost)]  # fmt: skip
+
+
+def _choices(offer: Offer) -> list[str]:
+    """The values that the engine named as allowed."""
+    told = offer.params.get("choices")
+    return [str(name) for name in told] if isinstance(told, list) else []
 
 
 def _split(offer: Offer, spec: DeploymentSpec, to: Any) -> list[Fix]:

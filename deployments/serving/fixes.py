@@ -13,7 +13,7 @@ from deployments import patching, preflight
 from deployments.diagnosis.serving import Symptom
 from deployments.mending import edits
 from deployments.mending.fix import Fix
-from deployments.mending.turn import patch_fix
+from deployments.mending.making import patch_fix
 from deployments.models import Deployment, Run
 from deployments.placement import DEFAULT_UTILISATION
 from deployments.spec import DeploymentSpec

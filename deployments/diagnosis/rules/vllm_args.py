@@ -58,6 +58,8 @@ RULES = (
         _("An option has a value that the engine does not take"),
         _("The value is misspelt, or this version does not offer it."),
         (
+            r"error: argument (?P<flag>--?[\w-]+)(?:/\S+)?: invalid choice: '?(?P<value>[^' ]*)'? "
+            r"\(choose from (?P<choices>[^)]*)",
             r"error: argument (?P<flag>--?[\w-]+)(?:/\S+)?: (?:invalid|expected|not allowed|ignored explicit)",
             r"error: argument (?P<flag>--?[\w-]+)(?:/\S+)?: ",
         ),
@@ -124,7 +126,7 @@ RULES = (
         _("The name is misspelt, or the parser came with a newer version."),
         (
             r"[Rr]easoning (?:helper|parser):? '(?P<value>[^']*)' not found(?:\. Available parsers: (?P<choices>.*))?",
-            r"invalid reasoning parser: (?P<value>\S+)",
+            r"invalid reasoning parser: (?P<value>\S+)(?: \(chose from \{(?P<choices>[^}]*))?",
             r"requires reasoning_parser",
         ),
         (

@@ -7,8 +7,8 @@ take some 10 s), under one total deadline, in a session of its own, never throug
      "gguf": "builtin" | "plugin" | "", "flags": [...], "seconds"}
     {"ok": False, "code", "detail", "seconds"}      codes: see CODES
 
-`flags` has one entry per option: group, flags, dest, default (repr), choices, nargs, type, help; positional arguments
-have no flags. The process has no network settings, no keys and no model: it imports, builds the parser and ends.
+`flags` has one entry per option: group, flags, dest, default (repr), choices, nargs, type, help, and `known` where it
+takes a name of a list that plug-ins may make longer; positional arguments have no flags. The process has no network settings, no keys and no model: it imports, builds the parser and ends.
 """
 
 from __future__ import annotations
@@ -99,6 +99,27 @@ Parser = first(("vllm.utils.argparse_utils", "FlexibleArgumentParser"), ("vllm.u
 parser = make_arg_parser(Parser())
 
 
+# Names that are looked up only after parsing, so that the parser itself has no choices.
+REGISTRIES = {
+    "tool_call_parser": (("vllm.tool_parsers", "ToolParserManager"),
+                         ("vllm.entrypoints.openai.tool_parsers", "ToolParserManager")),
+    "reasoning_parser": (("vllm.reasoning", "ReasoningParserManager"),
+                         ("vllm.entrypoints.openai.reasoning_parsers", "ReasoningParserManager")),
+}
+
+
+def known(dest):
+    try:
+        manager = first(*REGISTRIES[dest])
+        if hasattr(manager, "list_registered"):
+            names = manager.list_registered()
+        else:
+            names = getattr(manager, "tool_parsers" if dest == "tool_call_parser" else "reasoning_parsers")
+        return sorted(str(name) for name in names)[:500]
+    except Exception:  # an old version keeps them elsewhere, or has none
+        return []
+
+
 def describe(group, action):
     kind = action.type
     choices = action.choices
@@ -111,6 +132,7 @@ def describe(group, action):
         "nargs": str(action.nargs),
         "type": getattr(kind, "__name__", str(kind)),
         "help": (action.help or "")[:400],
+        **({"known": known(action.dest)} if action.dest in REGISTRIES and action.option_strings else {}),
     }
 
 
