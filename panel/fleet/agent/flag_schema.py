@@ -8,7 +8,8 @@ take some 10 s), under one total deadline, in a session of its own, never throug
     {"ok": False, "code", "detail", "seconds"}      codes: see CODES
 
 `flags` has one entry per option: group, flags, dest, default (repr), choices, nargs, type, help, and `known` where it
-takes a name of a list that plug-ins may make longer; positional arguments have no flags. The process has no network settings, no keys and no model: it imports, builds the parser and ends.
+takes a name of a list that plug-ins may make longer; positional arguments have no flags. The process has no network
+settings, no keys and no model: it imports, builds the parser and ends.
 """
 
 from __future__ import annotations
