@@ -37,6 +37,10 @@ CHECKS: dict[str, Pair] = {
         _("Conversations of %(context)s tokens are longer than the %(longest)s that the model's files name."),
         _("Your settings or its files may allow that; the engine decides. Beyond its length a model answers poorly."),
     ),
+    "check.failed_here": (
+        _("These settings failed here before: %(said)s."),
+        _("It was start %(number)s of %(name)s (%(when)s), with the same engine, files and kind of GPU."),
+    ),
     "check.tight": (
         _("It just fits."),
         _("At the worst end of the estimate it would not. If it fails for memory, a shorter context helps most."),

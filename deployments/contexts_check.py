@@ -3,11 +3,13 @@
 import json
 import shlex
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from deployments.checklist import failed_here
 from deployments.checklist.findings import Finding, Part
 from deployments.checklist.look import CheckList
 from deployments.codes_check import NOT_YET, PARTS
@@ -18,6 +20,7 @@ from deployments.spec import DeploymentSpec
 from deployments.wording import candidates, words
 from models_catalog import wording as catalog
 from panel.core.mask import mask
+from panel.core.numbers import ago
 
 KINDS = {"passed": "ok", "running": "busy", "warning": "warn", "error": "bad", "skipped": "off"}
 NAMES = {
@@ -59,7 +62,7 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    said = words(finding.reason)
+    said = words(_known(finding))
     if said is None or finding.code in catalog.FILES:
         said = catalog.of_file(finding.reason)
     root = str(finding.params.get("root") or "") if finding.code == "check.refused" else ""
@@ -70,9 +73,19 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "message": said.text,
         "hint": said.hint,
         "proof": root,
+        "run": finding.params.get("run"),
         "places": candidates(finding.reason),
         "fixes": [{"message": fix_text(fix), "spec": dict(fix.patch)} for fix in finding.fixes],
     }
+
+
+def _known(finding: Finding) -> dict[str, Any]:
+    reason = finding.reason
+    if finding.code != failed_here.CODE:
+        return reason
+    params = reason["params"]
+    told = {"said": gettext(params["said"]).rstrip("."), "when": ago(datetime.fromisoformat(params["at"]))}
+    return {**reason, "params": {**params, **told}}
 
 
 def fix_text(fix: Fix) -> str:

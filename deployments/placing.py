@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from deployments import evidence, failures, measured, preflight, queries, run_secrets
 from deployments.checklist import engine as checked
+from deployments.checklist import failed_here
 from deployments.models import Deployment, Run
 from deployments.moves import LeaseLost, move, spec_of
 from deployments.states import State
@@ -121,8 +122,13 @@ def _where(check: preflight.Check) -> dict[str, Any]:
         "engine_version": check.runtime.version,
         "host_name": check.host.name,
         "model_name": str(check.copy.artifact),
-        "placement": check.facts(),
+        "placement": check.facts() | _named_as(check),
     }
+
+
+def _named_as(check: preflight.Check) -> dict[str, Any]:
+    """So that a check of the same finds what came of this start."""
+    return {failed_here.KEY: checked.key_of(check)} if checked.can_be_asked(check) else {}
 
 
 def _begun(row: Deployment, check: preflight.Check) -> Run:

@@ -45,7 +45,7 @@ def of(row: Deployment, actor: Any = None) -> list[Fix]:
     around = around_now.of_run(placed, spec, fleet, own=row.pk)
     found = refusals.fixes_of(row.reason, spec, around)
     if run is not None:
-        found += turn.fixes_of(str(run.diagnosis.get("class") or ""), _offers(run), spec, around)
+        found += turn.fixes_of(str(run.diagnosis.get("class") or ""), offers(run), spec, around)
         found += _back(row, run, spec)
     asks = _Asks(spec, row.name, fleet)
     if row.reason.get("code") in ("place.none", length.CODE):
@@ -62,7 +62,8 @@ def failed_run(row: Deployment) -> Run | None:
     return run if run is not None and run.outcome == "failed" and run.reason == row.reason else None
 
 
-def _offers(run: Run) -> Iterator[Offer]:
+def offers(run: Run) -> Iterator[Offer]:
+    """What its diagnosis offers."""
     for raw in run.diagnosis.get("offers") or []:
         known = {key: value for key, value in raw.items() if key in Offer.__dataclass_fields__}
         if "about" not in known:  # kept before offers said it: as the rule says of the same one now

@@ -30,6 +30,7 @@ class CheckFindingOut(Schema):
     message: str
     hint: str
     proof: str = Field(description=_("The engine's own line that proves it."))
+    run: str | None = Field(None, description=_("The start that failed with these settings, where there was one."))
     fixes: list[FixOut] = Field(description=_("Changes of the settings that would help, the likeliest first."))
 
 

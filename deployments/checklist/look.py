@@ -8,12 +8,13 @@ from typing import Any
 
 from django.utils import timezone
 
-from deployments import around_now, patching, preflight, queries, run_secrets
-from deployments.checklist import engine, static
+from deployments import around_now, patching, preflight, queries, remedies, run_secrets
+from deployments.checklist import engine, failed_here, static
 from deployments.checklist.findings import Finding, Part, Verdict, verdict, warnings
+from deployments.mending import turn
 from deployments.mending.around import Around
 from deployments.mending.fix import Fix
-from deployments.models import Deployment
+from deployments.models import Deployment, Run
 from deployments.planner import length
 from deployments.preflight import Check
 from deployments.spec import DeploymentSpec
@@ -51,12 +52,14 @@ def look(
     said, job = engine.Outcome(), None
     if engine.can_be_asked(check):
         said, job = _asked(check, spec, name=name, actor=actor, ask=ask, again=again)
-    refused = bool(check.refusals) or said.state == "refused"
-    around = around_now.of_check(check, spec, fleet, own=own, whole=refused)
+    failed = failed_here.last(check) if engine.can_be_asked(check) else None
+    fixes = bool(check.refusals) or said.state == "refused" or failed is not None
+    around = around_now.of_check(check, spec, fleet, own=own, whole=fixes)
     if said.state == "refused":
         said = engine.outcome(job, spec, around)
     if said.finding is not None and said.finding.fixes:
         said = replace(said, finding=replace(said.finding, fixes=_accepted(said.finding.fixes, spec, name, fleet)))
+    before = _failed(failed, spec, around, name, fleet)
     notes = check.launch.notes if check.launch is not None else []
     settings = (
         _settings(check, spec, notes, around)
@@ -70,7 +73,7 @@ def look(
             Part("files", tuple(_files(check, spec, around))),
             Part("settings", tuple(settings), skipped=check.runtime is None and not settings),
             Part("plan", tuple(plan), skipped=check.reason.get("code") == length.CODE),
-            _engine_part(check, said),
+            _engine_part(check, said, before),
             Part("host", tuple(static.of_host(said.host, len(check.gpus))), waits=said.state == "running",
                  skipped=not said.host),
         ),
@@ -152,11 +155,22 @@ def _may_change(found: engine.Outcome) -> bool:
     return found.finding is not None and found.finding.code in ("check.not_finished", "check.not_made")
 
 
-def _engine_part(check: Check, said: engine.Outcome) -> Part:
+def _failed(
+    run: Run | None, spec: DeploymentSpec, around: Around, name: str, fleet: preflight.Fleet | None
+) -> tuple[Finding, ...]:
+    """A start of the very same that failed here."""
+    if run is None:
+        return ()
+    fixes = turn.fixes_of(str(run.diagnosis["class"]), remedies.offers(run), spec, around)
+    return (failed_here.finding(run, _accepted(fixes, spec, name, fleet)),)
+
+
+def _engine_part(check: Check, said: engine.Outcome, before: tuple[Finding, ...]) -> Part:
     if check.launch is None:
         return Part("engine", (), skipped=True)
     if not engine.can_be_asked(check):
         return Part("engine", (Finding("note", "check.description_first"),), skipped=True)
     found = (said.finding,) if said.finding is not None else ()
+    found += before if said.state != "refused" else ()
     skipped = said.state in ("none", "unknown")
     return Part("engine", found, waits=said.state == "running", skipped=skipped, seconds=said.seconds)

@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from deployments import preflight, services
-from deployments.checklist import engine, forget
+from deployments.checklist import engine, failed_here, forget
 from deployments.checklist.look import CheckList, look
 from deployments.models import Deployment, Run
 from deployments.reconcile import reconcile
@@ -436,3 +436,87 @@ def test_the_api_checks_settings_for_a_deployment_that_is_there(copy: Copy) -> N
 
     row = builders.make_deployment(copy)
     assert (ask(row.pk), ask(row.pk + 1)) == (200, 404)
+
+
+# --- a start that failed with the very same ---------------------------------------------------------------------------
+
+STAYS = {"class": "config.len_gt_derived", "offers": []}
+ENDED: dict[str, Any] = {"outcome": "failed", "diagnosis": STAYS, "job_state": "ended", "exit_code": 1}
+
+
+def began(copy: Copy, row: Deployment, settings: DeploymentSpec, **values: Any) -> Run:
+    """A start as the loop makes it, and what became of it."""
+    check = preflight.check(settings, name=row.name)
+    placement = check.facts() | {failed_here.KEY: engine.key_of(check)} | values.pop("placed", {})
+    run = builders.make_run(row, copy, placement=placement, ended_at=timezone.now(), **values)
+    Run.objects.filter(pk=run.pk).update(created_at=timezone.now())
+    return run
+
+
+def failed_before(copy: Copy, settings: DeploymentSpec, **how: Any) -> Any:
+    found = part(look(settings, name="m", **how), "engine").findings
+    return next((finding for finding in found if finding.code == "check.failed_here"), None)
+
+
+def test_a_start_of_the_very_same_that_failed_here_is_told(copy: Copy, operator: Client) -> None:
+    row = builders.make_deployment(copy)
+    settings = spec(copy, options={"max_model_len": 4096})
+    run = began(copy, row, settings, **ENDED)
+    found = failed_before(copy, settings)
+    assert found.level == "warning" and found.params["run"] == str(run.pk)
+    answer(PASSED)
+    assert look(settings, name="m").verdict == "warnings", "the engine accepts it, and it failed all the same"
+    page = operator.post(
+        reverse("deployment-check"), {"artifact": copy.artifact_id, "device": "auto", "task": "generate",
+                                      "restart": "never", "max_model_len": "4096"},
+    )  # fmt: skip
+    assert "These settings failed here before" in page.content.decode()
+    assert reverse("run", args=[run.pk]) in page.content.decode() and "start 1 of team-chat" in page.content.decode()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"diagnosis": {"class": "mem.gpu_busy"}},  # by itself it may go well the next time
+        {"diagnosis": {}},
+        {"outcome": "stopped"},
+        {"placed": {failed_here.KEY: "something else"}},
+        {"placed": {"kv_cache_gib": 1}},  # it had less memory than this one would have
+    ],
+    ids=["passing", "not-recognised", "stopped", "other-settings", "less-memory"],
+)
+def test_another_end_or_another_start_says_nothing(copy: Copy, other: dict[str, Any]) -> None:
+    settings = spec(copy, options={"max_model_len": 4096})
+    began(copy, builders.make_deployment(copy), settings, **{**ENDED, **other})
+    assert failed_before(copy, settings) is None
+
+
+def test_ready_since_or_long_ago_it_is_no_news(copy: Copy) -> None:
+    settings = spec(copy, options={"max_model_len": 4096})
+    row = builders.make_deployment(copy)
+    run = began(copy, row, settings, **ENDED)
+    assert failed_before(copy, settings) is not None
+    good = began(copy, row, settings, outcome="stopped", ready_at=timezone.now(), job_state="ended")
+    assert failed_before(copy, settings) is None
+    Run.objects.filter(pk=good.pk).update(ready_at=None)
+    Run.objects.filter(pk=run.pk).update(created_at=timezone.now() - timedelta(days=8))
+    assert failed_before(copy, settings) is None
+
+
+def test_it_costs_one_query(copy: Copy) -> None:
+    settings = spec(copy, options={"max_model_len": 4096})
+    check = preflight.check(settings, name="m")
+    for number in range(3):
+        began(copy, builders.make_deployment(copy, f"d{number}"), settings, **{**ENDED, "outcome": "stopped"})
+    with CaptureQueriesContext(
+        connection,
+    ) as asked:
+        assert failed_here.last(check) is None
+    assert len(asked) == 1
+
+
+def test_the_loop_names_what_it_starts_as_the_check_does(copy: Copy) -> None:
+    row = builders.make_deployment(copy, state="queued", desired="running")
+    reconcile(row.pk)
+    check = preflight.check(spec(copy, device="auto"), name="any")
+    assert Run.objects.get().placement[failed_here.KEY] == engine.key_of(check)
