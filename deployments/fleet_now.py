@@ -15,7 +15,8 @@ from deployments.placement import Claim, CopyView, GpuUser, GpuView, HostView, R
 from models_catalog.estimate.kernels import capability_of
 from models_catalog.models import Artifact, Copy
 from panel.fleet import samples
-from panel.fleet.models import Gpu, Host, Reservation, Runtime
+from panel.fleet.models import Gpu, Host, Job, Reservation, Runtime
+from panel.fleet.wire import JOB_OVER
 
 Held = Mapping[tuple[int, int | None], list[Claim]]  # by host, and GPU or None for its RAM
 
@@ -110,6 +111,26 @@ def _gpu_view(gpu: Gpu, held: Held) -> GpuView:
         capability=capability_of(gpu.measured.get("compute_capability")),
         nvlink=frozenset(links) if (links := gpu.measured.get("nvlink")) is not None else None,
     )
+
+
+def with_ram_use(hosts: Iterable[HostView], run: UUID) -> list[HostView]:
+    """With what the processes of a run hold of its machine's RAM now, as its host measures it: an engine that was just
+    begun has not taken what was reserved for it, and one that grew has taken more. One query.
+
+    Never more than is in use there; what processes share is counted with each of them.
+    """
+    job = Job.objects.filter(run=run).only("host_id", "state", "status", "status_at").first()
+    samples.freshen(job)
+    held = job.status.get("rss_mib") if job is not None and job.state not in JOB_OVER else None
+    if job is None or not held:
+        return list(hosts)
+    return [_with_ram(host, str(run), int(held)) if host.id == job.host_id else host for host in hosts]
+
+
+def _with_ram(host: HostView, holder: str, held_mib: int) -> HostView:
+    used = min(held_mib, max(0, host.ram_total_mib - host.ram_available_mib))
+    claims = [replace(claim, used_mib=used) if claim.holder == holder else claim for claim in host.ram_claims]
+    return replace(host, ram_claims=tuple(claims))
 
 
 def _with_use(claim: Claim, gpu: Gpu) -> Claim:

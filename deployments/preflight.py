@@ -21,7 +21,7 @@ from deployments.engines.base import (
 )
 from deployments.engines.registry import adapter_for
 from deployments.evidence import before_of
-from deployments.fleet_now import hosts_for, views, without_flags
+from deployments.fleet_now import hosts_for, views, with_ram_use, without_flags
 from deployments.measured_runs import lessons_for
 from deployments.models import Run
 from deployments.placement import Candidate, Change, HostView, NoPlacement, Placement
@@ -115,7 +115,7 @@ class Fleet:
         estimator = Estimator.of(artifact.facts, spec.task, lessons_for(artifact.facts))
         seen = views(hosts, artifact)
         if own is not None:
-            seen = [host.without(frozenset({str(own)})) for host in seen]
+            seen = [host.without(frozenset({str(own)})) for host in with_ram_use(seen, own)]
         return cls(artifact, spec.task, hosts, seen, estimator, own, actor)
 
     def serves(self, spec: DeploymentSpec) -> bool:

@@ -194,7 +194,7 @@ def test_its_own_memory_is_not_in_the_way_of_its_new_settings(operator: Client, 
 def test_on_a_processor_it_may_fill_the_host_and_be_edited(operator: Client) -> None:
     copy = builders.make_copy(builders.make_host())
     row = builders.make_deployment(copy, state="ready")
-    run = builders.make_run(row, copy)
+    run = builders.make_run(row, copy, status={"rss_mib": 4_500})
     builders.ready(row, run)
     host = Host.objects.get()
     Host.objects.update(ram_total_mib=8_000, facts={**host.facts, "ram_total_mib": 8_000, "ram_available_mib": 1_500})
@@ -206,6 +206,31 @@ def test_on_a_processor_it_may_fill_the_host_and_be_edited(operator: Client) -> 
     answer = operator.post(reverse("deployment-plan"), {**values, "own": row.pk})
     assert answer.context["fits"] and "Other programs use the rest" not in answer.content.decode()
     assert edits(operator, row, values).status_code == 302
+
+
+@pytest.mark.parametrize(
+    ("held", "available", "fits"),
+    [
+        (4_500, 1_500, True),
+        (400, 1_500, False),  # just begun: what it reserved is not there to be given back
+        (7_000, 100, True),  # it holds more than it reserved
+        (60_000, 4_000, True),  # and never more than is in use
+        (0, 1_500, True),  # not told: what it reserved
+    ],
+    ids=["as-reserved", "just-begun", "grown", "shared-pages", "not-told"],
+)
+def test_it_gives_back_the_memory_that_its_processes_hold(
+    operator: Client, held: int, available: int, fits: bool
+) -> None:
+    copy = builders.make_copy(builders.make_host())
+    row = builders.make_deployment(copy, state="ready")
+    run = builders.make_run(row, copy, status={"rss_mib": held})
+    facts = {**Host.objects.get().facts, "ram_total_mib": 8_000, "ram_available_mib": available}
+    Host.objects.update(ram_total_mib=8_000, facts=facts)
+    settings = DeploymentSpec(artifact_id=copy.artifact_id, kv_cache_gib=1)  # needs 5,120 MiB
+    fleet = preflight.Fleet.of(settings, run.pk)
+    assert fleet is not None and preflight.check(settings, name="x", fleet=fleet).ok == fits
+    assert fleet.seen[0].ram_available_mib <= 8_000 and fleet.seen[0].ram_reserved_mib == 0
 
 
 def test_the_plan_of_an_edit_takes_hidden_secrets_for_what_they_are_and_shows_none(operator: Client, sent: Any) -> None:
