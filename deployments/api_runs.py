@@ -46,7 +46,7 @@ def list_runs(request: HttpRequest, deployment_id: int, asked: Query[Paging]) ->
     summary=_("One start"),
 )
 def get_run(request: HttpRequest, run_id: uuid.UUID) -> Any:
-    return run_out(_run(request, run_id))
+    return run_out(_run(request, run_id), request.auth.reaches)
 
 
 @router.get(

@@ -4,10 +4,6 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
-from deployments.diagnosis.notices import TEXTS as NOTICES
-
-__all__ = ["EXCLUDED", "FACTS", "NOTICES"]
-
 EXCLUDED: dict[str, tuple[Any, Any]] = {
     "excluded.strangers": (
         _("Other programs on the GPU"),

@@ -10,7 +10,7 @@ from deployments import contexts_said, failures, failures_read, run_log
 from deployments.codes import CODES
 from deployments.codes_classes import CLASSES
 from deployments.contexts_revisions import changes_between
-from deployments.diagnosis.rules import BY_CODE
+from deployments.diagnosis.rules import BY_CODE, causes_of, doc_of, versions_of
 from deployments.models import Failure, Run
 from deployments.wording import label_of, person, words
 from panel.audit.models import Event
@@ -37,6 +37,7 @@ def diagnosis(run: Run, *, may_judge: bool) -> dict[str, Any]:
         "code": params.get("cause", ""),
         "why": contexts_said.why(run, told),
         "pair": contexts_said.pair(run, told),
+        **more(str(params.get("cause") or "")),
         "sure": certainty(params) if known else "" if explained else _("Not recognised"),
         "root": root,
         "proof": contexts_said.proof(root, told),
@@ -53,6 +54,14 @@ def diagnosis(run: Run, *, may_judge: bool) -> dict[str, Any]:
     }
 
 
+def more(code: str) -> dict[str, Any]:
+    """What a class may come from, which versions of the engine fail so, and where its documentation says more."""
+    rule = BY_CODE.get(code)
+    if rule is None:
+        return {"causes": [], "versions": "", "doc": ""}
+    return {"causes": [_(each) for each in causes_of(rule)], "versions": versions_of(rule), "doc": doc_of(rule)}
+
+
 def certainty(params: Mapping[str, Any]) -> str:
     """How sure the diagnosis is, in words."""
     value = float(params.get("confidence") or 0.0)
@@ -62,7 +71,9 @@ def certainty(params: Mapping[str, Any]) -> str:
 def ruled_out(run: Run) -> list[dict[str, Any]]:
     """What looked like a cause in the log and only follows from it, each with its line."""
     known = [each for each in run.diagnosis.get("ruled_out") or [] if each.get("class") in BY_CODE]
-    return [{"title": _(BY_CODE[each["class"]].title), "line": each.get("line")} for each in known]
+    return [
+        {"code": each["class"], "title": _(BY_CODE[each["class"]].title), "line": each.get("line")} for each in known
+    ]
 
 
 def despite(run: Run) -> dict[str, Any]:

@@ -8,14 +8,15 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
 from deployments import failures
-from deployments.codes_failed import EXCLUDED, FACTS, NOTICES
+from deployments.codes_failed import EXCLUDED, FACTS
 from deployments.diagnosis import told
 from deployments.diagnosis.excluded import excluded as ruled_out_by
+from deployments.diagnosis.notices import sentence
 from deployments.diagnosis.result import Evidence
 from deployments.diagnosis.rules import BY_CODE
 from deployments.models import Run
 from panel.core.numbers import day, duration, gib, ngroup, unit
-from panel.core.wording import fill, said
+from panel.core.wording import said
 from panel.fleet.wording import ENGINES
 
 MIB = 1024
@@ -124,8 +125,13 @@ def itself(run: Run) -> dict[str, Any]:
     """Versions and numbers that its log tells, and warnings that matter with their lines; {} where it told nothing."""
     known = run.diagnosis.get("facts") or run.parser.get("facts") or {}
     facts = [(str(label), _fact(known[name], kind)) for name, (label, kind) in FACTS.items() if _told(known.get(name))]
-    notices = [_notice(each) for each in known.get("notices") or [] if each.get("code") in NOTICES]
-    return {"facts": facts, "notices": notices} if facts or notices else {}
+    warned = notices(known)
+    return {"facts": facts, "notices": warned} if facts or warned else {}
+
+
+def notices(known: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Warnings that matter, each with its line in the log (None where that is not known)."""
+    return [_notice(each) for each in known.get("notices") or [] if sentence(each)]
 
 
 def _told(value: Any) -> bool:
@@ -143,8 +149,4 @@ def _fact(value: Any, kind: str) -> str:
 
 
 def _notice(each: Mapping[str, Any]) -> dict[str, Any]:
-    shown = {
-        name: ngroup(value) if str(value).isdigit() else value for name, value in (each.get("values") or {}).items()
-    }
-    text = fill(_(NOTICES[each["code"]]), shown).replace("%%", "%")
-    return {"code": each["code"], "text": text, "line": each.get("line") or None}
+    return {"code": each["code"], "text": sentence(each, _), "line": each.get("line") or None}

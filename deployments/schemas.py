@@ -14,6 +14,7 @@ from pydantic_core import PydanticUndefined
 
 from deployments import queries
 from deployments.models import Deployment, Run
+from deployments.schemas_failed import DiagnosisOut, Reaches, diagnosis_out
 from deployments.serving.contexts import findings_of
 from deployments.spec import NAME, DeploymentSpec
 from deployments.states import State
@@ -177,6 +178,7 @@ class RunOut(Schema):
     measured: dict[str, Any] = Field(description=_("The same by the engine's log."))
     golden: list[dict[str, Any]] = Field(description=_("Golden questions and answers, as far as they were asked."))
     error: list[str] = Field(description=_("The first error of the log."))
+    diagnosis: DiagnosisOut | None = Field(description=_("Why it failed; null for a start that did not."))
     command: list[str]
     env: dict[str, Any] = Field(description=_("Secrets are hidden."))
     log_size: int
@@ -260,8 +262,8 @@ def _place(run: Run | None) -> dict[str, Any]:
     }
 
 
-def run_out(run: Run) -> dict[str, Any]:
-    """A row with its deployment, revision, runtime and job's log."""
+def run_out(run: Run, reaches: Reaches | None = None) -> dict[str, Any]:
+    """A row with its deployment, revision, runtime and job's log; with `reaches` also what only a query tells."""
     names = ("id", "deployment_id", "number", "started_by", "cause", "created_at", "ready_at", "ended_at")
     more = ("exit_code", "signal", "answer", "foreseen", "measured")
     status = run.job.status if run.job is not None else {}
@@ -277,6 +279,7 @@ def run_out(run: Run) -> dict[str, Any]:
         "steps": [_step_out(step) for step in queries.steps_of(run)],
         "golden": run.golden.get("answers", []),
         "error": (run.error_block or {}).get("lines", []),
+        "diagnosis": diagnosis_out(run, reaches),
         "command": mask(status.get("argv") or run.command),
         "env": mask(run.env),
         "log_size": run.job.log.size if run.job is not None else 0,

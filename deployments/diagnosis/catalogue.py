@@ -6,7 +6,7 @@ from pathlib import Path
 
 from deployments.diagnosis.offers import WORDS
 from deployments.diagnosis.rule import Remedy, Rule
-from deployments.diagnosis.rules import ALL, versions_of
+from deployments.diagnosis.rules import ALL, causes_of, versions_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "diagnosis.md"
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "ollama": "Ollama"}
@@ -97,8 +97,20 @@ def page() -> str:
 
 def _row(rule: Rule) -> str:
     helps = "; ".join(dict.fromkeys(_help(fix) for fix in rule.remedies)) or "–"
-    cells = (f"`{rule.code}`", rule.phase or "–", versions_of(rule) or "–", f"**{rule.title}.** {rule.why}", helps)
+    cells = (
+        f"`{rule.code}`",
+        rule.phase or "–",
+        versions_of(rule) or "–",
+        f"**{rule.title}.** {rule.why}{_causes(rule)}",
+        helps,
+    )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _causes(rule: Rule) -> str:
+    """Several causes, as one sentence."""
+    found = [cause.rstrip(".") for cause in causes_of(rule)]
+    return f" It may come from: {'; '.join(found)}." if found else ""
 
 
 def _help(fix: Remedy) -> str:

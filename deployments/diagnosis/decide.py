@@ -12,7 +12,7 @@ from deployments.diagnosis import error_lines, offers, phases, told
 from deployments.diagnosis.reader import MAX_MATCHED, Found, Reader, Start, match
 from deployments.diagnosis.result import Diagnosis, Evidence
 from deployments.diagnosis.rule import Rule
-from deployments.diagnosis.rules import BY_CODE
+from deployments.diagnosis.rules import BY_CODE, doc_of
 from deployments.diagnosis.weighed import weighed
 
 # Weak causes that say more than an error that no rule knows; the other weak ones say less.
@@ -346,7 +346,7 @@ def _without(
     phase = rule.phase if rule.phase and start.phase == "start" else start.phase
     offered = offers.offers(rule, {}, facts, evidence)
     return Diagnosis(code, phase, died.number if died else None, died.text if died else "", sure, rule.title, rule.why,
-                     rule.doc, rule.curable, True, offered, facts, died.lines if died else (),
+                     doc_of(rule), rule.curable, True, offered, facts, died.lines if died else (),
                      died.numbers if died else (), phases=_phases(start),
                      told=told.of(rule, "", facts, evidence).as_dict())  # fmt: skip
 
@@ -384,6 +384,6 @@ def _built(
     offered = offers.offers(rule, groups, facts, evidence)
     return Diagnosis(
         rule.code, phase, root.number, root.text, weighed(rule.code, sure, evidence, groups), rule.title, rule.why,
-        rule.doc, rule.curable, rule.role != "request", offered, facts, root.lines[-40:], root.numbers[-40:],
+        doc_of(rule), rule.curable, rule.role != "request", offered, facts, root.lines[-40:], root.numbers[-40:],
         tuple(dict(out).items())[:6], _phases(start), told.of(rule, root.text, facts, evidence, root.clock).as_dict(),
     )  # fmt: skip

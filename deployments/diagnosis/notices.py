@@ -6,6 +6,7 @@ Most warnings mean nothing to anybody. These change how fast or how well it answ
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from deployments.diagnosis.rule import gettext_noop as _
@@ -87,3 +88,12 @@ def take(facts: dict[str, Any], text: str, number: int) -> None:
             values = {name: value[:LONGEST] for name, value in met.groupdict().items() if value}
             facts["notices"] = [*known, {"code": code, "line": number, "values": values}]
             return
+
+
+def sentence(notice: Mapping[str, Any], translate: Callable[[str], str] = str) -> str:
+    """One kept notice in words; "" for one that this version does not know."""
+    text, values = TEXTS.get(str(notice.get("code")), ""), notice.get("values") or {}
+    if not text or not set(re.findall(r"%\((\w+)\)s", text)) <= set(values):
+        return ""
+    shown = {name: f"{int(value):,}" if str(value).isdigit() else value for name, value in values.items()}
+    return translate(text) % shown

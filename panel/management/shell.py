@@ -17,7 +17,7 @@ from deployments.schemas import DeploymentOut, deployments_out
 from deployments.states import Desired, State
 from deployments.wording import BADGES, STEPS_NOW, words
 from panel.accounts.actor import Actor
-from panel.core import trace
+from panel.core import tongue, trace
 from panel.core.errors import Invalid, PanelError
 from panel.core.logbounds import for_terminal
 
@@ -36,13 +36,14 @@ class ShellCommand(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.as_json: bool = options["json"]
-        try:
-            with trace.bound(trace.new()):
-                self.run(options)
-        except PanelError as error:
-            if self.as_json:
-                self.write_json(error.as_dict())
-            raise CommandError(told(error), returncode=REFUSED) from error
+        with tongue.spoken():
+            try:
+                with trace.bound(trace.new()):
+                    self.run(options)
+            except PanelError as error:
+                if self.as_json:
+                    self.write_json(error.as_dict())
+                raise CommandError(told(error), returncode=REFUSED) from error
 
     def run(self, options: dict[str, Any]) -> None:
         raise NotImplementedError

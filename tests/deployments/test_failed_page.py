@@ -7,17 +7,20 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
 from deployments import contexts_said, evidence, evidence_host
 from deployments.models import Run
+from deployments.wording import label_of
 from models_catalog.models import Copy
 from panel import audit
 from panel.fleet.models import Job
 from tests.api.conftest import person, program
 from tests.deployments import builders
-from tests.deployments.test_failures import LENGTH, _quiet, as_role, fail, text  # noqa: F401  # a fixture for all
+from tests.deployments.test_failures import LENGTH, _quiet, as_role, fail, revise, text  # noqa: F401  # a fixture for all
 
 pytestmark = pytest.mark.django_db
 
@@ -178,3 +181,91 @@ def test_what_it_was_not_and_who_was_warned(copy: Copy) -> None:
         "The check had warned, and omar started it all the same.",
     ):  # fmt: skip
         assert said in page, said
+
+
+# --- the same for programs -------------------------------------------------------------------------------------------
+
+
+def test_programs_read_what_the_page_says(copy: Copy) -> None:
+    row = builders.make_deployment(copy, state="failed")
+    run = fail(row, copy, KV)
+    more = {"host": {"driver": "580.95", "disks": [["/models", 212.0]]}, "settings": 8}
+    Run.objects.filter(pk=run.pk).update(diagnosis={**run.diagnosis, **more})
+    client = program(person("viewer"))
+    told = client.get(f"/api/v1/runs/{run.pk}").json()["diagnosis"]
+    assert (told["code"], told["phase"], told["confidence"], told["certainty"]) == (
+        "mem.kv_lt_len", "kvcache", 0.95, "Certain",
+    )  # fmt: skip
+    assert "2.30 GiB were left for conversations" in told["why"] and told["root_line"] == 5
+    assert [told["root"][start:end] for start, end in told["marks"]] == ["40960", "5.63 GiB", "2.30 GiB"]
+    assert told["bars"] == {"need": 5.63, "have": 2.3, "unit": "GiB", "limit": False}
+    assert told["ruled_out"] == [
+        {"code": "run.startup_wrapper", "message": "The engine's core did not start", "line": 6}
+    ]
+    assert {each["code"] for each in told["excluded"]} == {
+        "excluded.files_read", "excluded.driver", "excluded.settings", "excluded.disk",
+    }  # fmt: skip
+    assert told["notices"] == [
+        {"code": "other_dtype", "message": "The weights are in bfloat16, and it calculates in float16.", "line": 2}
+    ]
+    assert told["facts"]["weights_gib"] == 15.27 and "notices" not in told["facts"]
+    assert told["doc"].endswith("/conserving_memory/") and told["versions"] and told["alike"] == [] == told["changed"]
+    listed = client.get(f"/api/v1/deployments/{row.pk}/runs").json()["items"][0]["diagnosis"]
+    assert listed == {**told, "alike": None, "changed": None}
+
+
+def test_what_changed_and_who_met_the_same_for_programs(copy: Copy) -> None:
+    log = b"INFO vLLM API server version 0.32.0\nZeroWidgetError: 17 widgets are none\n"
+    other = fail(builders.make_deployment(copy, "other", state="failed"), copy, log.replace(b"17", b"3"))
+    row = builders.make_deployment(copy, state="failed")
+    builders.make_run(row, copy, job_state="ended", outcome="stopped", ended_at=timezone.now())
+    Run.objects.filter(deployment=row).update(ready_at=timezone.now())
+    revise(row, options={"dtype": "half"})
+    run = fail(row, copy, log)
+    told = program(person("viewer")).get(f"/api/v1/runs/{run.pk}").json()["diagnosis"]
+    assert (told["code"], told["confidence"], told["certainty"]) == (None, None, "Not recognised")
+    assert told["root"].startswith("ZeroWidgetError") and told["causes"] == [] and told["doc"] == ""
+    assert [(each["name"], each["after"]) for each in told["changed"]] == [(label_of("dtype"), "half")]
+    assert [(each["run"], each["deployment"], each["number"]) for each in told["alike"]] == [
+        (str(other.pk), "other", 1)
+    ]
+    limited = program(person("viewer"), deployments=[row.pk])
+    assert limited.get(f"/api/v1/runs/{run.pk}").json()["diagnosis"]["alike"] == []
+
+
+def test_a_start_that_did_not_fail_has_none(copy: Copy) -> None:
+    run = builders.make_run(builders.make_deployment(copy, state="ready"), copy)
+    assert program(person("viewer")).get(f"/api/v1/runs/{run.pk}").json()["diagnosis"] is None
+
+
+def test_a_list_of_failed_starts_costs_as_many_queries_as_one(copy: Copy) -> None:
+    row = builders.make_deployment(copy, state="failed")
+    client, where = program(person("viewer")), f"/api/v1/deployments/{row.pk}/runs"
+    client.get(where)
+    counts = []
+    for _round in range(2):
+        fail(row, copy, KV)
+        with CaptureQueriesContext(connection) as found:
+            assert client.get(where).status_code == 200
+        counts.append(len(found))
+    assert counts[0] == counts[1]
+
+
+def test_a_start_that_went_well_says_what_it_told_of_itself(copy: Copy) -> None:
+    parser = {"facts": {"kv_gib": 4.5, "kv_tokens": 36_864, "notices": [{"code": "eager", "line": 9, "values": {}}]}}
+    run = builders.make_run(builders.make_deployment(copy, state="ready"), copy, parser=parser)
+    page = text(as_role("viewer"), reverse("run", args=[run.pk]))
+    assert "What it said of itself" in page and "36,864 tokens" in page and "answers come more slowly" in page
+    run.parser = {"facts": {"notices": [{"code": "never_heard_of", "line": 1, "values": {}}]}}
+    assert contexts_said.itself(run) == {}
+
+
+def test_more_is_said_of_a_class_where_there_is_more(copy: Copy) -> None:
+    busy = (
+        b"ValueError: Free memory on device cuda:0 (5.92/79.19 GiB) on startup is less than desired GPU memory utilization "
+        b"(0.9, 71.27 GiB).\n"
+    )
+    page = page_of(fail(builders.make_deployment(copy, state="failed"), copy, busy))
+    assert "It may come from:" in page and "A process of an earlier start that has not ended." in page
+    assert 'href="https://docs.vllm.ai/en/stable/configuration/conserving_memory/"' in page
+    assert "Versions that fail so:" in page

@@ -18,6 +18,7 @@ from deployments.diagnosis.rules import (
     vllm_quant,
     vllm_run,
 )
+from deployments.diagnosis.rules.more import CAUSES, DOCS
 from deployments.diagnosis.rules.versions import VERSIONS
 
 # What names a thing precisely comes first; what many failures have in common comes last.
@@ -56,3 +57,14 @@ def tests_of(engine: str) -> tuple[tuple[str, re.Pattern[str], Rule], ...]:
 def versions_of(rule: Rule) -> str:
     """The engine's releases that print it, "" where versions do not apply."""
     return rule.versions or VERSIONS.get(rule.code, "")
+
+
+def doc_of(rule: Rule) -> str:
+    """The address of the engine's own documentation that is about this class or its family."""
+    begins = max((begin for begin in DOCS if rule.code.startswith(begin)), key=len, default="")
+    return DOCS[begins] if begins else rule.doc
+
+
+def causes_of(rule: Rule) -> tuple[str, ...]:
+    """What it comes from, where that may be several things; else () and `why` says it."""
+    return CAUSES.get(rule.code, ())

@@ -9,9 +9,13 @@ from typing import Any, BinaryIO
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils.translation import gettext as _
 
+from deployments.diagnosis import notices, told
 from deployments.diagnosis.decide import diagnose
 from deployments.diagnosis.reader import Reader
 from deployments.diagnosis.result import Diagnosis, Offer
+from deployments.diagnosis.rule import Rule
+from deployments.diagnosis.rules import BY_CODE, causes_of, doc_of, versions_of
+from panel.core import tongue
 
 PART = 1 << 20  # bytes that are read at once
 ENGINES = ("vllm", "sglang", "llamacpp", "ollama")
@@ -34,6 +38,10 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        with tongue.spoken():
+            self._tell(options)
+
+    def _tell(self, options: dict[str, Any]) -> None:
         number = _signal(options["signal"]) if options["signal"] else None
         reader = Reader(options["engine"])
         try:
@@ -55,16 +63,27 @@ class Command(BaseCommand):
             self.stdout.write(_("Nothing in this log failed. Phase reached: %(phase)s.") % {"phase": found.phase})
             return
         if found.recognised:
-            self.stdout.write(f"{_(found.title)} [{found.code}]\n{_(found.why)}")
+            self.stdout.write(f"{_(found.title)} [{found.code}]\n{told.sentence(found.why, found.told, _)}")
+            self._more(BY_CODE[found.code])
         else:
             self.stdout.write(_("This failure was not recognised. The first error is shown."))
         self.stdout.write(_("Phase: %(phase)s") % {"phase": found.phase})
         if found.root_line is not None:
             self.stdout.write(_("Line %(number)s: %(text)s") % {"number": found.root_line, "text": found.root})
+        for notice in found.facts.get("notices") or []:
+            text = notices.sentence(notice, _)
+            self.stdout.write(_("It warned in line %(number)s: %(text)s") % {"number": notice["line"], "text": text})
         for rank, fix in enumerate(found.fixes if found.recognised else (), 1):
             self.stdout.write(f"{rank}. {_said(fix)}")
             if fix.command:
                 self.stdout.write(f"   {fix.command}")
+
+    def _more(self, rule: Rule) -> None:
+        for cause in causes_of(rule):
+            self.stdout.write(f"- {_(cause)}")
+        if versions := versions_of(rule):
+            self.stdout.write(_("Versions that fail so: %(versions)s") % {"versions": versions})
+        self.stdout.write(_("More about this: %(address)s") % {"address": doc_of(rule)})
 
 
 def _engine(name: str) -> str:
@@ -94,7 +113,12 @@ def _said(fix: Offer) -> str:
 
 def _translated(found: Diagnosis) -> dict[str, Any]:
     known = found.as_dict()
-    for key in ("title", "explanation"):
-        known[key] = _(known[key]) if known[key] else ""
+    known["title"] = _(found.title) if found.title else ""
+    known["explanation"] = told.sentence(found.why, found.told, _)
+    rule = BY_CODE.get(found.code)
+    known["causes"] = [_(cause) for cause in causes_of(rule)] if rule is not None else []
+    known["versions"] = versions_of(rule) if rule is not None else ""
+    for notice in known["facts"].get("notices") or []:
+        notice["text"] = notices.sentence(notice, _)
     known["fixes"] = [{**fix.as_dict(), "text": _said(fix)} for fix in found.fixes]
     return known
