@@ -229,7 +229,7 @@ def test_what_changed_and_who_met_the_same_for_programs(copy: Copy) -> None:
     assert [(each["run"], each["deployment"], each["number"]) for each in told["alike"]] == [
         (str(other.pk), "other", 1)
     ]
-    limited = program(person("viewer"), deployments=[row.pk])
+    limited = program(person("viewer"), deployment_ids=[row.pk])
     assert limited.get(f"/api/v1/runs/{run.pk}").json()["diagnosis"]["alike"] == []
 
 

@@ -13,6 +13,7 @@ import pytest
 from deployments.diagnosis.catalogue import PAGE, page
 from deployments.diagnosis.failure import explain
 from deployments.diagnosis.rules import ALL
+from panel.core.tongue import of_terminal
 from tests.deployments.pure.diagnosis.collected import DATA
 
 ROOT = Path(__file__).parents[4]
@@ -73,3 +74,48 @@ def test_standard_input_and_a_signal(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_refused_in_words(tmp_path: Path, given: tuple[str, ...]) -> None:
     ended = diagnose(tmp_path, *given)
     assert ended.returncode != 0 and ended.stderr and b"Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({"LC_ALL": "zh_CN.UTF-8", "LANG": "en_GB.UTF-8"}, "zh-hans"),
+        ({"LC_MESSAGES": "zh_SG", "LANG": "de_DE"}, "zh-hans"),
+        ({"LC_ALL": "", "LANG": "ZH_cn"}, "zh-hans"),
+        ({"LC_ALL": "C.UTF-8", "LANG": "zh_CN.UTF-8"}, None),
+        ({"LANG": "en_US.UTF-8"}, None),
+        ({}, None),
+    ],
+)
+def test_the_language_of_a_terminal(env: dict[str, str], expected: str | None) -> None:
+    assert of_terminal(env) == expected
+
+
+def test_a_person_with_a_chinese_terminal_reads_chinese(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = str(DATA / "corpus" / "007.log")
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    assert "要求的上下文超过了模型的设计长度" in diagnose(tmp_path, log).stdout.decode()
+    monkeypatch.setenv("LC_ALL", "en_US.UTF-8")
+    said = diagnose(tmp_path, log).stdout.decode()
+    assert "204,800 tokens (pieces of words) were asked for. The model was made for 4,096" in said
+    assert "More about this: https://docs.vllm.ai/" in said and "Versions that fail so:" in said
+
+
+def test_json_has_phases_numbers_and_what_the_engine_warned_of(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text(
+        "INFO 12-01 10:00:00 [api_server.py:1] vLLM API server version 0.32.0\n"
+        "WARNING 12-01 10:00:01 [model.py:1] Casting torch.bfloat16 to torch.float16.\n"
+        "Loading safetensors checkpoint shards: 100% Completed | 2/2 [00:01<00:00]\n"
+        "ValueError: LoRA rank 64 is greater than max_lora_rank 16.\n"
+    )
+    found = json.loads(diagnose(tmp_path, str(log), "--json", "--exit-code", "1").stdout)
+    assert found["class"] == "lora.rank" and "has rank 64" in found["explanation"]
+    assert found["numbers"]["bars"] == [64.0, 16.0, ""] and found["causes"] == [] and found["doc"].endswith("/lora/")
+    load = next(phase for phase in found["phases"] if phase["code"] == "load")
+    assert (load["done"], load["total"]) == (2, 2)
+    assert found["phases"][1]["code"] == "args" and found["phases"][1]["clock"] == "12-01 10:00:00"
+    text = "The weights are in bfloat16, and it calculates in float16."
+    assert found["facts"]["notices"] == [
+        {"code": "other_dtype", "line": 2, "values": {"old": "bfloat16", "new": "float16"}, "text": text}
+    ]
