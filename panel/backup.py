@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
+from django.template.defaultfilters import filesizeformat
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -43,6 +44,8 @@ from panel.fleet.agent.version import VERSION
 FORMAT = 2
 READABLE = (1, 2)  # the first had no sums
 FOLDERS = ("logs", "files")
+MOST_KEY = 4096  # characters
+KEPT_FREE = 64 << 20  # bytes of the disk that a restore leaves alone
 AHEAD = 1_000_000  # more changes of work than any host saw since the backup
 GONE_S = 3.0
 ASIDE = "berth_before_restore"  # what the schema of the present data is called while the backup comes in
@@ -185,9 +188,10 @@ def _own_key() -> str | None:
 def restore(source: Path, *, replace: bool) -> dict[str, Any]:
     """Put the backup into this panel, which must not run; its manifest. Raises BackupError and changes nothing then."""
     try:
-        with tarfile.open(source.expanduser(), "r:gz") as archive:
-            manifest = _manifest(archive)
-            backup_proof.check(source.expanduser())
+        path = source.expanduser()
+        manifest = _manifest(backup_proof.manifest(path))
+        backup_proof.check(path, room())
+        with tarfile.open(path, "r:gz") as archive:
             _check_key(archive, manifest)
             with database():
                 _check_empty(replace)
@@ -201,21 +205,33 @@ def restore(source: Path, *, replace: bool) -> dict[str, Any]:
             _("Nothing was restored. Use another copy of it, or an earlier backup."),
             params={"path": source, "what": exc},
         ) from exc
+    except backup_proof.TooLarge as exc:
+        params = {"path": source, "size": filesizeformat(exc.bytes), "free": filesizeformat(room())}
+        raise BackupError(
+            "backup_too_large",
+            _("%(path)s needs at least %(size)s when it is unpacked; %(free)s are free here."),
+            _("Nothing was restored. Free some space, or put the data folder on a larger disk (BERTH_DATA)."),
+            params=params,
+        ) from exc
     except (OSError, tarfile.TarError, EOFError, zlib.error) as exc:
         raise BackupError(
             "backup_read", _("%(path)s cannot be read: %(why)s."), params={"path": source, "why": exc}
         ) from exc
 
 
-def _manifest(archive: tarfile.TarFile) -> dict[str, Any]:
+def room() -> int:
+    """Bytes that a backup may take here when it is unpacked."""
+    return max(0, shutil.disk_usage(settings.BERTH_DATA).free - KEPT_FREE)
+
+
+def _manifest(raw: bytes) -> dict[str, Any]:
     from django.db.migrations.loader import MigrationLoader
 
     try:
-        file = archive.extractfile("manifest.json")
-        manifest: dict[str, Any] = json.load(file) if file else {}
-    except (KeyError, ValueError):
+        manifest: dict[str, Any] = json.loads(raw)
+    except (ValueError, RecursionError):
         manifest = {}
-    if manifest.get("format") not in READABLE:
+    if not isinstance(manifest, dict) or manifest.get("format") not in READABLE:
         raise BackupError("backup_foreign", _("This file is no backup that this version of Berth can read."))
     ours = {f"{app}.{name}" for app, name in MigrationLoader(None).disk_migrations}
     if unknown := sorted(set(manifest["migrations"]) - ours):
@@ -296,7 +312,7 @@ def _bring_in(archive: tarfile.TarFile, manifest: dict[str, Any]) -> None:
     if not env.raw("BERTH_SECRET_KEY") and "secret.key" in archive.getnames():
         key = archive.extractfile("secret.key")
         if key is not None:
-            _put_key(data / "secret.key", key.read())
+            _put_key(data / "secret.key", key.read(MOST_KEY))
 
 
 def _wanted(entry: tarfile.TarInfo) -> bool:

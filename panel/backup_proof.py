@@ -4,6 +4,7 @@ The files' sums are the last member, `sums.json`; a file that was cut or changed
 The tables' sums are taken in the very snapshot that pg_dump reads, and compared once the rows are in again.
 """
 
+import gzip
 import hashlib
 import io
 import json
@@ -19,8 +20,12 @@ from psycopg import sql
 
 from panel.core.database import own_connection
 
+MANIFEST = "manifest.json"
 SUMS = "sums.json"
 PART = 1 << 20
+# A file of a few MiB can be terabytes when it is unpacked. No manifest, sums or headers are longer than this, bytes:
+MOST_MANIFEST, MOST_SUMS, MOST_HEADER = 1 << 20, 128 << 20, 1 << 20
+MOST_FILES = 1_000_000
 
 # Texts of values must not depend on who asks: times, floats and bytes are written in one way.
 _SAME_WORDS = (
@@ -44,6 +49,14 @@ Tables = dict[str, list[Any]]  # name → [rows, sum]
 
 class Changed(Exception):
     """The file is not what was written; the text says which part."""
+
+
+class TooLarge(Exception):
+    """What it would be when it is unpacked; `bytes` says how much, at least."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.bytes = size
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -85,40 +98,83 @@ class Writer:
         self.text(SUMS, json.dumps(self.sums, indent=0).encode(), now)
 
 
-def check(path: Path) -> None:
-    """Read the whole file once and compare. Raises Changed; OSError and tarfile's errors as they come.
+class _Bounded:
+    """What comes out of gzip, as much of it as is allowed at a time: a header can say that it is as long as a disk."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.left = file, MOST_HEADER
+
+    def allow(self, size: int) -> None:
+        self.left = size + MOST_HEADER
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.file.read(size)
+        self.left -= len(data)
+        if self.left < 0:
+            raise Changed("too_large")
+        return data
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[tarfile.TarFile, _Bounded]]:
+    with gzip.open(path) as whole:
+        bounded = _Bounded(whole)  # type: ignore[arg-type]  # it is read only
+        with tarfile.open(fileobj=bounded, mode="r|") as archive:  # type: ignore[call-overload]  # likewise
+            yield archive, bounded
+
+
+def manifest(path: Path) -> bytes:
+    """The first member, which says what the file is; b"" where it is something else. Raises tarfile's errors."""
+    try:
+        with _opened(path) as (archive, bounded):
+            entry = archive.next()
+            if entry is None or entry.name != MANIFEST or not entry.isreg() or entry.size > MOST_MANIFEST:
+                return b""
+            bounded.allow(entry.size)
+            content = archive.extractfile(entry)
+            return content.read() if content is not None else b""
+    except Changed:
+        return b""
+
+
+def check(path: Path, room: int) -> None:
+    """Read the whole file once and compare. Raises Changed; TooLarge when it would take more than `room` bytes, before
+    it is read so far; OSError and tarfile's errors as they come.
 
     A backup of before there were sums is read to its end all the same: gzip's own sum tells of a cut or a flipped bit.
     """
     found: dict[str, str] = {}
     said: dict[str, str] = {}
+    size = 0
     try:
-        with path.open("rb") as raw, tarfile.open(fileobj=raw, mode="r|gz") as archive:
-            for entry in archive:
-                content = archive.extractfile(entry)
-                if content is None:
-                    continue
-                if entry.name == SUMS:
-                    said = json.load(content)
-                    continue
-                hashed = _Hashed(content)
-                while hashed.read(PART):
-                    continue
-                found[entry.name] = hashed.sum.hexdigest()
-        _to_the_end(path)
+        with _opened(path) as (archive, bounded):
+            while (entry := archive.next()) is not None:
+                archive.members.clear()  # it would keep all of them
+                size += entry.size
+                if size > room:
+                    raise TooLarge(size)
+                if entry.issparse() or len(found) > MOST_FILES or (entry.name == SUMS and entry.size > MOST_SUMS):
+                    raise Changed(entry.name[:200])
+                bounded.allow(entry.size)
+                if (content := archive.extractfile(entry)) is not None:
+                    _read(entry, content, found, said)
+                bounded.allow(0)
+            while bounded.read(PART):  # tarfile leaves off where the members end, which is before gzip's sum
+                continue
     except (zlib.error, EOFError, ValueError, UnicodeDecodeError, tarfile.ReadError) as exc:
         raise Changed(str(exc) or type(exc).__name__) from exc
     if said and (wrong := sorted(name for name in {*said, *found} if said.get(name) != found.get(name))):
         raise Changed(wrong[0])
 
 
-def _to_the_end(path: Path) -> None:
-    """tarfile leaves off where the members end, which is before gzip's sum."""
-    import gzip
-
-    with gzip.open(path) as whole:
-        while whole.read(PART):
-            continue
+def _read(entry: tarfile.TarInfo, content: IO[bytes], found: dict[str, str], said: dict[str, str]) -> None:
+    if entry.name == SUMS:
+        said |= json.load(content)
+        return
+    hashed = _Hashed(content)
+    while hashed.read(PART):
+        continue
+    found[entry.name] = hashed.sum.hexdigest()
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

@@ -5,17 +5,13 @@ from urllib.parse import urlencode, urlsplit
 from django.conf import settings
 from django.http import HttpRequest, HttpResponseRedirect
 from django.shortcuts import resolve_url
-from django.utils.http import url_has_allowed_host_and_scheme
 
-from panel.core.pages import is_htmx
+from panel.core.pages import is_htmx, own_path
 
 
 def safe_next(target: str | None) -> str:
     """Where to go after sign-in: a path of this panel, or its first page."""
-    plain = bool(target) and str(target).isprintable()  # it becomes a header
-    if target and plain and target.startswith("/") and url_has_allowed_host_and_scheme(target, allowed_hosts=None):
-        return target
-    return str(resolve_url(settings.LOGIN_REDIRECT_URL))
+    return own_path(target, str(resolve_url(settings.LOGIN_REDIRECT_URL)))
 
 
 def login_url(request: HttpRequest) -> str:

@@ -199,6 +199,13 @@ def _keep(user: Any, **values: str) -> None:
         get_user_model().objects.filter(pk=user.pk).update(**values)
 
 
+def own_path(target: str | None, otherwise: str) -> str:
+    """Where to go on: a path of this panel, whatever was asked for; it becomes a header."""
+    plain = target or ""
+    good = plain.startswith("/") and plain.isprintable() and url_has_allowed_host_and_scheme(plain, allowed_hosts=None)
+    return plain if good else otherwise
+
+
 @require_POST
 def preferences(request: HttpRequest) -> HttpResponse:
     """Someone chose a language or a theme: kept with their account, and the language also in a cookie.
@@ -206,9 +213,7 @@ def preferences(request: HttpRequest) -> HttpResponse:
     A form gets back to where it was; `fetch` gets 204. Unknown values are refused.
     """
     theme, language = request.POST.get("theme"), request.POST.get("language")
-    back = request.POST.get("next", "/")
-    if not url_has_allowed_host_and_scheme(back, {request.get_host()}, require_https=request.is_secure()):
-        back = "/"
+    back = own_path(request.POST.get("next"), "/")
     response: HttpResponse = HttpResponseRedirect(back) if language else HttpResponse(status=204)
     if theme is not None:
         if theme not in THEMES:

@@ -5,6 +5,7 @@ the address. A failure of a view reaches the test as the exception that it is.
 """
 
 import json
+import re
 import uuid
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -12,6 +13,7 @@ from urllib.parse import quote, urlencode
 import pytest
 from django.db import transaction
 from django.test import Client
+from django.urls import resolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,22 +21,26 @@ from panel.accounts.models import User
 from panel.accounts.services import create_token
 from tests.api import conftest as api
 from tests.api.test_rights import TABLE as OPERATIONS
+from tests.house.test_odd_input import READ, WRITE
 from tests.house.test_permissions import NOBODY, TABLE, address, world  # noqa: F401  (a fixture)
+from tests.security import fields
 from tests.security.fuzzing import NASTY, cases, count, texts
 
 pytestmark = pytest.mark.django_db
 
-FIELDS = [
-    "q", "who", "kind", "on", "since", "before", "outcome", "page", "part", "show", "sort", "state", "host", "offset",
-    "next", "artifact", "name", "device", "gpus", "gpu_count", "task", "extra_args", "restart", "revision", "runtime",
-    "path", "model", "executable", "days", "scope", "deployments", "language", "theme", "label", "role", "password",
-    "again", "current", "variant", "version", "extras", "folder", "note", "sure", "confirmed", "end_tokens", "env",
-    "host_name", "options", "kv_cache_gib", "grace_s", "question", "prompt", "allowed", "run", "from", "to",
-    "option_max_model_len", "max_model_len", "gpu_memory_utilization", "csrfmiddlewaretoken",
-]  # fmt: skip
+FIELDS = fields.names()
 GOOD = ["1", "0", "2", "on", "yes", "auto", "cpu", "gpu", "vllm", "generate", "never", "viewer", "admin", "en", "dark",
         "0.32.0", "nightly", "/models", "--seed 1", "team-chat", "failed", "2026-11-30", "deployment:1"]  # fmt: skip
-words = st.one_of(texts, st.sampled_from(GOOD))
+# Pieces of what people paste, in any order: commands, environments, files of compose, here-documents, quotes without end.
+PIECES = ["vllm serve /models/x", "docker run --gpus all -p 8000:8000", "vllm/vllm-openai:v0.6.3", "python -m vllm.entrypoints.openai.api_server",
+          "--model /models/x", "--max-model-len 4096", "--max-model-len=1e9", "--hf-overrides '{\"a\":", "-e HF_TOKEN=hf_x", "export A=$(date)",
+          "\\\n", "\n", "\t", "'", '"', "$HOME", "${X:-y}", "`id`", "<<EOF", "EOF", "&&", "|", "# no", "services:", "  web:\n    image: x",
+          "    command: [vllm, serve,", "- --seed", "? : -", "&a *a", "!!python/object:os.system", "sglang.launch_server", "llama-server -m x.gguf",
+          "ollama run x", "FROM x:latest", "PARAMETER num_ctx 4096", "ExecStart=/bin/vllm serve x", "[Service]", "{{ .Values.x }}", "kind: Pod"]  # fmt: skip
+pasted = st.lists(st.one_of(st.sampled_from(PIECES), texts), max_size=12).flatmap(
+    lambda parts: st.sampled_from([" ", "\n"]).map(lambda between: between.join(parts))
+)
+words = st.one_of(texts, st.sampled_from(GOOD), pasted)
 forms = st.dictionaries(st.sampled_from(FIELDS), st.one_of(words, st.lists(words, max_size=3)), max_size=8)
 HEADERS = {
     "HX-Request": ["true", "x"], "HX-Current-URL": [*NASTY[:12], "http://[", "//evil.example/x", "/hosts/"],
@@ -97,18 +103,50 @@ def check(answer: Any, where: str) -> None:
     count(1)
 
 
+PLACE = re.compile(r"<(\w+):\w+>")
+
+
 def elsewhere(pattern: str, world: dict[str, str], odd: str, number: str) -> str:  # noqa: F811
-    """The address of rows that are there, or with something else in each place."""
+    """The address of rows that are there, or with something else in each place, as far as its converter takes it."""
     if not odd and not number:
         return address(pattern, world)
-    path = "/" + pattern
-    for place in ("<int:pk>", "<int:number>", "<int:token_id>"):
-        path = path.replace(place, number or "1")
-    for place in ("<uuid:run_id>", "<uuid:install_id>", "<uuid:job_id>", "<uuid:number>"):
-        path = path.replace(place, str(uuid.UUID(int=len(odd))))
-    for place in ("<str:secret>", "<str:tag>", "<str:name>", "<str:form>"):
-        path = path.replace(place, quote(odd.replace("/", "") or "x", safe="", errors="replace"))
-    return path
+    kinds = {
+        "int": number or "1",
+        "uuid": str(uuid.UUID(int=len(odd))),
+        "slug": re.sub(r"[^-a-zA-Z0-9_]", "", odd) or "x",
+        "str": quote(odd.replace("/", "") or "x", safe="", errors="replace"),
+    }
+    return "/" + PLACE.sub(lambda place: kinds[place[1]], pattern)
+
+
+def plain(path: str) -> str:
+    """An address without what stands in its places."""
+    return "/" + re.sub(r"<[^>]*>|\{[^}]*\}|serve\.kv_full", "*", path.lstrip("/"))
+
+
+OWN = {plain(path): form for path, form in WRITE.items()} | {
+    plain(path): dict.fromkeys(names, "") for path, names in READ.items() if plain(path) not in map(plain, WRITE)
+}
+
+
+def own_form(pattern: str, world: dict[str, str]) -> dict[str, str]:  # noqa: F811
+    """What a person would send there, with rows that are there; nothing where the address takes no words."""
+    ids = {"artifact": "models/forms", "model": "models", "copy": "models/copies", "host": "hosts", "runtime": "runtimes",
+           "row": "deployments", "person": "people"}  # fmt: skip
+    rows = {name: world[f"{place}/<int:pk>"] for name, place in ids.items()}
+    return {
+        name: value.format(**rows, run=world["<uuid:run_id>"]) for name, value in OWN.get(plain(pattern), {}).items()
+    }
+
+
+def test_every_place_and_every_field_is_reached(world: dict[str, str]) -> None:  # noqa: F811
+    """A new converter, or an address that the table of good forms spells otherwise, is noticed."""
+    for pattern in TABLE:
+        assert "<" not in elsewhere(pattern, world, "a b", "7"), pattern
+        assert resolve(elsewhere(pattern, world, "a-b", "7")), pattern
+    assert set(OWN) <= {plain(pattern) for pattern in TABLE}
+    assert {"text", "sealed", "limit_mib_s", "env_secrets", "o.no_such", "question", "password"} <= set(FIELDS)
+    assert own_form("deployments/paste", world)["artifact"] == world["models/forms/<int:pk>"]
 
 
 PATTERNS = sorted(TABLE)
@@ -116,16 +154,24 @@ METHODS = {p: [m for m, least in zip(("GET", "POST"), TABLE[p], strict=True) if 
 
 
 def test_fuzz_pages(browser: Client, world: dict[str, str]) -> None:  # noqa: F811
+    session = browser.cookies["berth_session"].value
+
     @cases(2 * len(PATTERNS), share=0.5)
     @given(
         pattern=st.sampled_from(PATTERNS), method=st.sampled_from(["", "", "", "", "HEAD", "OPTIONS", "PUT", "DELETE"]),
-        form=forms,
+        form=forms, which=st.lists(st.integers(0, 40), max_size=3),
         more=headers, odd=st.one_of(st.just(""), texts), number=st.sampled_from(["", "", *NUMBERS]),
         body=st.sampled_from(["form", "form", "form", "json", "multipart", "odd"]), raw=st.binary(max_size=60),
     )  # fmt: skip
-    def ask(pattern: str, method: str, form: Any, more: Any, odd: str, number: str, body: str, raw: bytes) -> None:
+    def ask(
+        pattern: str, method: str, form: Any, which: list[int], more: Any, odd: str, number: str, body: str, raw: bytes
+    ) -> None:
         method = method or METHODS[pattern][len(raw) % len(METHODS[pattern])]
         where = elsewhere(pattern, world, odd, number)
+        good = own_form(pattern, world) if which else {}
+        if good:  # a form that is right but for a field or two
+            values = list(form.values())
+            form = {**good, **{sorted(good)[n % len(good)]: value for n, value in zip(which, values, strict=False)}}
         with transaction.atomic():
             if method in ("GET", "HEAD"):
                 answer = browser.generic(method, f"{where}?{encoded(form).decode()}", headers=safe(more))
@@ -138,7 +184,12 @@ def test_fuzz_pages(browser: Client, world: dict[str, str]) -> None:  # noqa: F8
                 }[body]
                 answer = browser.generic(method, where, data, content_type=kind, headers=safe(more))
             transaction.set_rollback(True)
+        browser.cookies["berth_session"] = (
+            session  # one case may sign out, or be given another session that is taken back
+        )
         check(answer, f"{method} {where}")
+        if "Cookie" not in more:
+            assert answer.status_code != 401, f"{method} {where}: this was about nothing"
 
     ask()
 

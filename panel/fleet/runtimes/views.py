@@ -7,7 +7,6 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
@@ -15,7 +14,7 @@ from panel.accounts.access import can
 from panel.accounts.guard import right
 from panel.core import sse
 from panel.core.errors import Conflict, Invalid, NotFound, PanelError
-from panel.core.pages import form_again, go, page, put_errors, slice_of
+from panel.core.pages import form_again, go, own_path, page, put_errors, slice_of
 from panel.fleet import live, log_answers, queries
 from panel.fleet.models import Host
 from panel.fleet.runtimes import contexts, packages, services
@@ -175,8 +174,7 @@ def add_plugin(request: HttpRequest, pk: int) -> HttpResponse:
         messages.error(request, f"{exc.text} {exc.hint_text}")
     else:
         messages.info(request, _("The plugin is being added on %(host)s.") % {"host": row.host.name})
-    back = request.POST.get("next", "")
-    return go(request, back if url_has_allowed_host_and_scheme(back, allowed_hosts=None) else reverse("runtimes"))
+    return go(request, own_path(request.POST.get("next"), reverse("runtimes")))
 
 
 # --- look -------------------------------------------------------------------------------------------------------------
