@@ -116,7 +116,7 @@ def _sources(plan: Plan, found: list[dict[str, Any]]) -> dict[str, tuple[str, st
         told[kind] = (_spans(amounts), why.sentence(amounts[0].reason))
     asked = [next(bar["sizes"]["k"] for bar in found if bar["stage"] == stage) for stage in stages]
     left = [_less(rank.kv, taken) for rank, taken in zip(ranks, asked, strict=True)]
-    told["k"] = ("", why.sentence(plan.kv_tokens.reason))
+    told["k"] = ("", why.sentence(plan.concurrency.reason))
     told["r"] = (_spans(left), why.sentence(ranks[0].kv.reason))
     return told
 

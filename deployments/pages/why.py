@@ -20,6 +20,7 @@ from models_catalog.estimate.words import say
 from panel.core.numbers import approx, ngroup
 
 PLACES_TOLD = 12  # that cannot take it; the others are counted
+COUNTED = "requests.fit"  # stands among the counts
 DASH = "\u2013"
 
 
@@ -40,7 +41,7 @@ def numbers(check: Check) -> dict[str, Any]:
     plan = found.plan
     return {
         "counts": [*_counts(found, plan)],
-        "said": list(dict.fromkeys(sentence(reason) for reason in plan.reasons)),
+        "said": list(dict.fromkeys(sentence(reason) for reason in plan.reasons if reason.code != COUNTED)),
         "shorter": ngroup(plan.context) if check.placement is None and plan.context else "",
     }
 

@@ -49,7 +49,7 @@ WORDS: dict[str, str] = {
     "kv.told": gettext_noop("The size that was given."),
     "kv.cpu_default": gettext_noop("The engine's own default on a processor."),
     "kv.layers": gettext_noop("Keys and values of all layers for the whole context."),
-    "kv.blocks": gettext_noop("%(blocks)s blocks of %(bytes)s bytes, for %(groups)s groups of layers."),
+    "kv.blocks": gettext_noop("%(blocks)s blocks of %(bytes)s bytes each; groups of layers: %(groups)s."),
     "kv.tokens": gettext_noop("%(bytes)s bytes for each token."),
     "kv.requests": gettext_noop("Requests of %(context)s tokens each."),
     "kv.context": gettext_noop("A context of %(context)s tokens for each of %(slots)s requests."),

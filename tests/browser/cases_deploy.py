@@ -6,7 +6,7 @@ from django.utils import timezone
 
 from deployments import services
 from deployments.spec import DeploymentSpec
-from models_catalog.models import Artifact
+from models_catalog.models import Artifact, Copy
 from panel.accounts.models import User
 from panel.fleet.models import Gpu, Host
 from tests.browser.cases import case
@@ -117,6 +117,39 @@ def deploy_plan_refused() -> str:
     Gpu.objects.create(host=copy.host, index=2, measured={"processes": [{**python, "used_mib": 29_000}]}, **third)
     builders.make_copy(builders.make_host("quay"), "Qwen3-30B-A3B-Instruct-2507")
     Host.objects.filter(name="quay").update(lost_at=timezone.now(), last_seen_at=timezone.now() - timedelta(hours=2))
+    return f"/deployments/new?artifact={copy.artifact_id}"
+
+
+@case("deploy-plan-elsewhere")
+def deploy_plan_elsewhere() -> str:
+    """Two GPUs without a fast link; other hosts that could take it, and some that cannot."""
+    copy = gpu_shelf()
+    facts = model("Qwen--Qwen3-30B-A3B")
+    Artifact.objects.filter(pk=copy.artifact_id).update(facts=facts, size_bytes=61 << 30)
+    Gpu.objects.filter(host=copy.host).update(measured={"compute_capability": "8.9", "nvlink": []})
+    for name, kind, total in (("borealis", "NVIDIA H100 80GB HBM3", 81_559), ("desk", "NVIDIA RTX 4090", 24_564)):
+        host = builders.make_host(name, device="cuda")
+        for n in range(2):
+            uuid = f"GPU-{name}-{n}"
+            Gpu.objects.create(host=host, uuid=uuid, index=n, name=kind, total_mib=total, used_mib=9_000 * (1 - n))
+        builders.make_copy(host, "Qwen3-30B-A3B-Instruct-2507")
+    builders.make_copy(builders.make_host("spark", gpus=1), "Qwen3-30B-A3B-Instruct-2507")
+    Host.objects.filter(name="spark").update(lost_at=timezone.now(), last_seen_at=timezone.now() - timedelta(hours=2))
+    Copy.objects.update(artifact=copy.artifact_id)
+    return f"/deployments/new?artifact={copy.artifact_id}&gpu_count=2&max_model_len=8192&people=4"
+
+
+@case("deploy-plan-smaller-form")
+def deploy_plan_smaller_form() -> str:
+    """Too big for every GPU: a quantised form is in the catalog, and no host has it."""
+    host = gpu_shelf().host
+    copy, small = builders.make_copy(host, "Qwen3-32B"), builders.make_copy(host, "Qwen3-32B-AWQ")
+    awq = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}}
+    Artifact.objects.filter(pk=copy.artifact_id).update(facts=model("Qwen--Qwen3-32B"), size_bytes=65 << 30)
+    facts = {**model("Qwen--Qwen3-32B", **awq), "origin": "Qwen/Qwen3-32B-AWQ", "source": "hf-cache"}
+    Artifact.objects.filter(pk=small.artifact_id).update(facts=facts, size_bytes=19 << 30, label="AWQ 4-bit")
+    Copy.objects.filter(pk=small.pk).update(present=False)
+    Gpu.objects.update(measured={"compute_capability": "8.9", "nvlink": []})
     return f"/deployments/new?artifact={copy.artifact_id}"
 
 

@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from deployments import preflight
+from deployments.checklist.static import of_plan
 from deployments.pages import why
 from deployments.schemas_plan import plan_out
 from deployments.spec import DeploymentSpec
@@ -77,7 +78,7 @@ def test_each_number_has_a_range_and_a_sentence(ask: Any) -> None:
     assert [row["name"] for row in counts] == ["Tokens that fit", "Conversations at once", "Longest conversation"]
     assert all(re.fullmatch(r"≈\xa0[\d,.]+ \([\d,.]+–[\d,.]+\)", row["value"]) and row["why"] for row in counts), counts
     page = answer.content.decode()
-    assert "Where these numbers come from" in page and "requests of 8,192 tokens fit at the same time." in page
+    assert "Where these numbers come from" in page and "Requests of 8,192 tokens each." in page
 
 
 def test_what_the_estimate_knows_of_the_model_is_said(ask: Any) -> None:
@@ -103,6 +104,13 @@ def test_where_nothing_fits_the_numbers_say_for_what_they_are(ask: Any) -> None:
 def test_a_verdict_that_is_not_sure_says_its_reason(ask: Any, values: dict[str, str], word: str) -> None:
     (note,) = [note for note in ask(shelf(), **values).context["notes"] if note.text.startswith(word)]
     assert re.search(r"One request of 3\d,\d+ tokens (fits only just|does not fit); the longest", note.text), note
+
+
+def test_the_check_before_a_start_says_the_same_reason() -> None:
+    placed = look(shelf(), options={"max_model_len": 30_720, "gpu_memory_utilization": 0.9}).placement
+    (found,) = of_plan(placed, {}, ())
+    said = words(found.reason)
+    assert said is not None and said.text.startswith("It just fits. One request of 30,720 tokens fits only just;")
 
 
 def test_what_is_not_known_says_why(ask: Any) -> None:
