@@ -44,6 +44,7 @@ class EstimateIn(Schema):
     gpu_free_gib: float | None = Field(None, ge=0, le=1e6, description=_("What is free of it now; null: all."))
     tp: int | None = Field(None, ge=1, le=1024, description=_("GPUs that share each layer."))
     pp: int | None = Field(None, ge=1, le=64, description=_("Stages of layers, one after the other."))
+    dp: int | None = Field(None, ge=1, le=1024, description=_("Replicas that share the experts among them."))
     dcp: int | None = Field(None, ge=1, le=1024)
     util: float | None = Field(None, gt=0, le=1, description=_("Share of the GPU's memory."))
     max_model_len: int | None = Field(None, ge=1, le=MOST, description=_("Tokens of the longest request."))

@@ -163,6 +163,8 @@ class Geometry(_Plain):
     moe_every: int = 1
     latent: Latent | None = None
     indexer_bytes: int = 0  # per token and layer, of sparse attention
+    indexer_heads: int = 0
+    indexer_dim: int = 0
     state: State | None = None
     per_layer_width: int = 0  # per-layer embeddings (Gemma 3n, 4)
     rope_rows: int = 0  # positions in the tables of cosines and sines, all tables together
@@ -171,6 +173,7 @@ class Geometry(_Plain):
     image_pixels: int = 0  # of one image, at most
     image_tokens: int = 0
     element_bytes: int = 2  # of a number as the configuration stores it
+    single_layers: bool = False  # a layer is attention, recurrent or feed-forward alone, not two of them (Nemotron-H)
 
 
 class ModelFacts(_Plain):
@@ -234,6 +237,7 @@ class ModelFacts(_Plain):
     refs: list[str] = []  # branches and tags of the cache, or names in Ollama, that point to it
     geometry: Geometry | None = None  # None when the files say too little for an estimate
     weight_scheme: str = ""  # how compressed tensors are laid out, a name of estimate/quantisation.py; "" plain
+    kv_scheme: str = ""  # how the files' own packing wants the KV cache, "fp8" or "nvfp4"; "" it does not say
     plain_parts: list[str] = []  # parts that a quantisation leaves in 16 bits, e.g. ["attention"]
     files: list[FileFact] = Field(default=[], max_length=1000)
     file_count: int = 0

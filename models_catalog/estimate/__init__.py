@@ -9,6 +9,7 @@ kv_cache), and `versions.py` holds everything that changed from one vLLM to the 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from models_catalog.estimate import cpu, files, offload, sglang, unknown, versions, vllm
 from models_catalog.estimate.case import Case, case_of
@@ -40,6 +41,7 @@ def estimate(
         return offload.ollama(facts, options, gpu, engine_version)
     if facts.geometry is None:
         return unknown.nothing_known(facts, options, gpu, engine_version, Reason("model.unknown"))
+    options = replace(options, kv_default=facts.kv_scheme)
     scheme = _scheme(facts, options)
     plan = _by_version(facts, facts.geometry, scheme or UNPACKED, options, gpu, engine_version, lesson)
     if scheme is None:
@@ -93,10 +95,13 @@ def _by_version(
     if version is None:
         plans = [_vllm(facts, case(Version(minor)), engine_version, certain=geometry.known) for minor in versions.ERAS]
         return unknown.hull(plans, Reason("version.unknown", {"version": engine_version}))
+    if version.minor > versions.NEWEST:
+        plan = _vllm(facts, case(newest), engine_version, certain=geometry.known)
+        params = {"version": engine_version, "rules": f"0.{versions.NEWEST}"}
+        return unknown.hull([plan], Reason("version.newer", params))
     if not versions.known(version):
-        nearest = newest if version.minor > versions.NEWEST else Version(versions.OLDEST, engine_v0=True)
-        plan = _vllm(facts, case(nearest), engine_version, certain=False)
-        params = {"version": engine_version, "rules": f"0.{nearest.minor}"}
+        plan = _vllm(facts, case(Version(versions.OLDEST, engine_v0=True)), engine_version, certain=False)
+        params = {"version": engine_version, "rules": f"0.{versions.OLDEST}"}
         return unknown.hull([plan], Reason("version.unchecked", params))
     return _vllm(facts, case(version), engine_version, certain=geometry.known)
 

@@ -45,7 +45,26 @@ class Case:
     @property
     def hybrid(self) -> bool:
         """Some layers are recurrent."""
-        return any(kind in ("linear", "mamba") for kind in self.geometry.layers)
+        return "linear" in self.geometry.layers or "mamba" in self.geometry.layers
+
+    @property
+    def runner_v2(self) -> bool:
+        """Whether vLLM's second model runner has this model. Each asks for other memory, so it matters which."""
+        if self.gpu.cpu or not self.version.runner_v2:
+            return False
+        plain = not (self.hybrid or self.geometry.experts or self.geometry.vision_parameters)
+        return plain or self.version.runner_v2_for_all
+
+    @property
+    def charges_graphs(self) -> bool:
+        """CUDA graphs are taken out of the budget."""
+        return self.version.runner_v2_graphs if self.runner_v2 else self.version.charges_graphs
+
+    @property
+    def saves_states(self) -> bool:
+        """States of recurrent layers are kept for later requests, as told or by the version's default."""
+        told = self.options.state_checkpoints
+        return self.version.saves_states if told is None else told
 
     def stage_layers(self, stage: int) -> range:
         """The layers of a pipeline stage; what does not divide evenly goes to the middle, never to the last stage."""
@@ -103,6 +122,6 @@ def default_batch(gpu: Gpu, version: Version) -> tuple[int, int]:
     small = total is not None and (total < 70 or "A100" in gpu.name.upper())
     if gpu.cpu:
         return 4096, 256
-    if version.minor <= 8 or small:
+    if version.minor <= 8 or small or gpus.traits(gpu).size_untold:
         return 2048, 256
     return (16384, 1024) if total is not None and total >= 160 else (8192, 1024)

@@ -15,12 +15,14 @@ from functools import cached_property
 from math import ceil
 from typing import Literal
 
+from models_catalog.estimate import kv_types
 from models_catalog.estimate.case import Case
 from models_catalog.estimate.units import ceil_div, pages, round_up
 
 BLOCK = 16  # tokens of a block, by default
 CPU_BLOCK = 128
 STATE_BLOCK_STEP = 16  # blocks beside recurrent states are multiples of it
+LATENT_BLOCK_STEP = 64  # with latent attention
 EVEN = 1.5  # groups are padded to the largest kind of layers when it is less than this many times the smallest
 MOST_TOKENS = 10**8
 FP8_LATENT_BYTES = 656  # per token and layer of the packed format for sparse latent attention
@@ -95,19 +97,18 @@ class Cache:
 
     def logged_tokens(self, blocks: int, context: int, *, by_context: bool) -> int:
         """The number that the engine's log calls the size of the cache, whichever way the version counts it."""
+        if not self.groups:
+            return 0
         if by_context:
             return int(blocks / self.request_blocks(context) * context)
         return blocks // len(self.groups) * self.groups[0].block
 
 
-def element_bytes(case: Case) -> int:
-    """Bytes of one number in the cache."""
-    kind = case.options.kv_type.lower()
-    if kind.startswith(("fp8", "int8", "e4m3", "e5m2")):
-        return 1
-    if kind in ("float32", "fp32"):
-        return 4
-    return 2 if kind in ("bfloat16", "bf16", "float16", "fp16", "half") else case.plain_bytes
+def element_bytes(case: Case) -> float:
+    """Bytes of one number in the cache; 16 bits are taken for a type that is not known (and said so)."""
+    own = case.options.kv_default if case.version.own_kv_types else ""
+    size, _known = kv_types.number_bytes(case.options.kv_type, own)
+    return case.plain_bytes if size is None else size
 
 
 def cache_of(case: Case, stage: int) -> Cache:
@@ -118,11 +119,19 @@ def cache_of(case: Case, stage: int) -> Cache:
     return Cache(
         block_bytes=size,
         groups=groups,
-        batches_in_flight=max(case.version.batches_in_flight, options.pp if case.version.minor >= 26 else 1),
+        batches_in_flight=_in_flight(case),
         batched_tokens=case.batched_tokens,
         draft_tokens=options.draft_tokens,
-        state_checkpoints=options.state_checkpoints,
+        state_checkpoints=case.saves_states,
     )
+
+
+def _in_flight(case: Case) -> int:
+    """Batches that are on their way at once: one a stage, and one more where scheduling runs ahead."""
+    stages = case.options.pp
+    if case.version.batches_in_flight == 1:
+        return 1
+    return stages + 1 if case.runner_v2 or stages == 1 else stages
 
 
 def state_bytes(case: Case) -> int:
@@ -140,10 +149,11 @@ def token_bytes(case: Case, *, wide: bool = False) -> int:
     if shape.latent is not None:  # one latent vector, the same on every GPU (edge case 4)
         if case.options.kv_type == "fp8_ds_mla":
             return FP8_LATENT_BYTES + shape.indexer_bytes
-        return (shape.latent.kv_rank + shape.latent.rope) * number + shape.indexer_bytes
+        return int((shape.latent.kv_rank + shape.latent.rope) * number) + shape.indexer_bytes
     head_dim = (shape.global_head_dim if wide else None) or shape.head_dim
     kv_heads = (shape.global_kv_heads if wide else None) or shape.kv_heads
-    return 2 * max(1, kv_heads // case.options.tp) * head_dim * number
+    scale = kv_types.scale_bytes(case.options.kv_type)
+    return int(2 * max(1, kv_heads // case.options.tp) * (head_dim * number + scale))
 
 
 def _buckets(case: Case, stage: int) -> list[Bucket]:
@@ -159,7 +169,8 @@ def _buckets(case: Case, stage: int) -> list[Bucket]:
         counts["full"] += options.draft_full_layers
     block, page = _block(case), state_bytes(case)
     if states and counts["full"]:  # attention blocks grow until one holds a state; then both have one size
-        block = round_up(ceil_div(page, token_bytes(case)), STATE_BLOCK_STEP)
+        step = LATENT_BLOCK_STEP if shape.latent is not None else STATE_BLOCK_STEP
+        block = max(_block(case), round_up(ceil_div(page, token_bytes(case)), step))
         page = block * token_bytes(case)
     found = [
         Bucket("full", counts["full"], block, block * token_bytes(case, wide=True)),

@@ -6,6 +6,7 @@ For vLLM from its rewrite on: the cache is what the share leaves, and blocks are
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from models_catalog.estimate import files, gpus, kv_cache, overhead, versions, vllm
@@ -65,6 +66,7 @@ def _case(facts: ModelFacts, options: Options, gpu: Gpu, text: str, lesson: Less
     if not gpu.cpu and gpus.total_gib(gpu) is None:
         return None
     longest, family = facts.context_length, facts.model_type
+    options = replace(options, kv_default=facts.kv_scheme)
     return case_of(shape, scheme, options, gpu, version, longest=longest, family=family, lesson=lesson)
 
 
@@ -72,6 +74,6 @@ def _beside_gib(case: Case, plan: Plan) -> float:
     """Below this, what lies outside the share has no room; the same as verdict.py says it."""
     if case.options.kv_gib is not None or case.gpu.cpu:
         return 0.0
-    graphs = 0.0 if case.version.charges_graphs else (plan.ranks[0].graphs.value or 0.0)
+    graphs = 0.0 if case.charges_graphs else (plan.ranks[0].graphs.value or 0.0)
     least = graphs + overhead.before_start_gib(case)[1] if graphs else 0.0
     return max(least, 2.0 if case.options.loras and not case.options.eager else 0.0)

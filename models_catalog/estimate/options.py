@@ -15,19 +15,21 @@ class Options:
     engine: str = "vllm"
     tp: int = 1  # GPUs that share every layer (tensor-parallel-size)
     pp: int = 1  # stages that hold some layers each (pipeline-parallel-size)
+    dp: int = 1  # replicas that share the experts among them (data-parallel-size)
     dcp: int = 1  # decode-context-parallel-size
     utilisation: float | None = None  # share of a GPU's total, not of what is free (gpu-memory-utilization)
     context: int | None = None  # max-model-len
     sequences: int | None = None  # max-num-seqs
     batched_tokens: int | None = None  # max-num-batched-tokens
     kv_type: str = "auto"  # kv-cache-dtype; llama.cpp: of the keys
+    kv_default: str = ""  # what "auto" means for this model, by its own packing; "" its own numbers
     kv_value_type: str = ""  # llama.cpp: of the values; "" as the keys
     scheme: str = ""  # quantization, or a name of schemes.py
     eager: bool = False  # enforce-eager
     block_size: int | None = None
     kv_gib: float | None = None  # a known size of the cache (kv-cache-memory-bytes; on a CPU VLLM_CPU_KVCACHE_SPACE)
     hybrid_cache: bool = True  # False: disable-hybrid-kv-cache-manager
-    state_checkpoints: bool = False  # prefix caching of recurrent layers (mamba-cache-mode align)
+    state_checkpoints: bool | None = None  # prefix caching of recurrent layers (mamba-cache-mode align); None: default
     text_only: bool = False  # language-model-only, or no image and no video per prompt
     loras: int = 0  # max-loras
     lora_rank: int = 0  # max-lora-rank
@@ -43,7 +45,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises ValueError for what no engine can mean."""
-        for name in ("tp", "pp", "dcp", "micro_batch", "parallel"):
+        for name in ("tp", "pp", "dp", "dcp", "micro_batch", "parallel"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         for name in ("context", "sequences", "batched_tokens", "block_size"):
@@ -54,5 +56,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1:
                 raise ValueError(f"{name} must be above 0 and at most 1")
+        for name in ("loras", "lora_rank", "draft_tokens", "draft_full_layers", "draft_sliding_layers", "draft_window"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
         if self.kv_gib is not None and not self.kv_gib > 0:
             raise ValueError("kv_gib must be above 0")

@@ -58,6 +58,9 @@ class Amount:
         }
 
 
+MEMORY = ("weights_gib", "activation_gib", "overhead_gib", "graphs_gib", "kv_gib")
+
+
 @dataclass(frozen=True)
 class Rank:
     """The memory of one GPU (or of the machine, on a CPU), GiB. Ranks of one pipeline stage are alike."""
@@ -72,13 +75,7 @@ class Rank:
 
     def amounts(self) -> dict[str, Amount]:
         """By the names of the JSON answer."""
-        return {
-            "weights_gib": self.weights,
-            "activation_gib": self.activation,
-            "overhead_gib": self.overhead,
-            "graphs_gib": self.graphs,
-            "kv_gib": self.kv,
-        }
+        return dict(zip(MEMORY, (self.weights, self.activation, self.overhead, self.graphs, self.kv), strict=True))
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready. Memory is that of the first stage, which the engine's log shows; `ranks` has all that differ."""
-        first = self.ranks[0].amounts() if self.ranks else {}
+        first = self.ranks[0].amounts() if self.ranks else dict.fromkeys(MEMORY, self.kv_tokens)  # all unknown
         counts = {"kv_tokens": self.kv_tokens, "concurrency": self.concurrency, "max_len": self.max_len}
         answer: dict[str, Any] = {name: _rounded(amount.value, 4) for name, amount in {**first, **counts}.items()}
         answer["ranges"] = {name: amount.to_dict()["range"] for name, amount in {**first, **counts}.items()}

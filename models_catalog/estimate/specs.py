@@ -6,6 +6,7 @@ notes of its own in a line.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from models_catalog.estimate.options import Options
 WHOLE = {
     "tp": "tp",
     "pp": "pp",
+    "dp": "dp",
     "dcp": "dcp",
     "max_model_len": "context",
     "max_num_seqs": "sequences",
@@ -40,8 +42,17 @@ SWITCHES = {
     "flash_attention": "flash_attention",
     "hybrid_cache": "hybrid_cache",
 }
-UNKNOWN_QUANT = frozenset({"?", "unknown"})
-YES, NO = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off"})
+YES, NO = frozenset({"1", "1.0", "true", "yes", "y", "on"}), frozenset({"0", "0.0", "false", "no", "n", "off"})
+UNTOLD = frozenset({"", "none", "null", "nan", "n/a", "na", "-", "default"})  # words for "not said"
+LONGEST = frozenset({"-1", "-1.0", "auto", "max"})  # max-model-len: the longest that fits
+# As vLLM reads them: small letters are thousands, large ones 1,024s.
+TIMES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+HUMAN = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[0-9]{1,2})?)([kKmMgG]?)")
+MOST = 1e12
+ENGINE_NAMES = {
+    "llamacpp": "llama.cpp", "llama-cpp": "llama.cpp", "llama_cpp": "llama.cpp", "llama-server": "llama.cpp",
+    "sgl": "sglang", "vllm-openai": "vllm",
+}  # fmt: skip
 
 
 class BadSpec(ValueError):
@@ -60,42 +71,79 @@ class Spec:
 
 
 def read_spec(values: Mapping[str, Any]) -> Spec:
-    """Raises BadSpec for a value of the wrong kind, ValueError for one that no engine can mean."""
+    """Raises BadSpec for a value of the wrong kind or that no engine can mean."""
     found: dict[str, Any] = {}
     for names, read in ((WHOLE, _whole), (NUMBERS, _number), (TEXTS, _text), (SWITCHES, _switch)):
         for key, name in names.items():
             value = values.get(key)
-            if value is not None and value != "":
+            if not _untold(key, value):
                 found[name] = read(key, value)
     if found.get("context", 1) == -1:  # max-model-len auto: the longest that fits
         del found["context"]
+    if "engine" in found:
+        engine = found["engine"].lower()
+        found["engine"] = ENGINE_NAMES.get(engine, engine)
     name = _text("gpu", values.get("gpu") or "")
-    on_cpu = name.lower() == "cpu" or _text("device", values.get("device") or "") == "cpu"
-    gpu = Gpu(name, _optional("gpu_total_gib", values), _optional("gpu_free_gib", values), cpu=on_cpu)
-    return Spec(Options(**found), gpu, _text("engine_version", values.get("engine_version") or ""))
+    on_cpu = name.lower() == "cpu" or _text("device", values.get("device") or "").lower() == "cpu"
+    gpu = Gpu(name, _size("gpu_total_gib", values), _size("gpu_free_gib", values), cpu=on_cpu)
+    try:
+        options = Options(**found)
+    except ValueError as exc:
+        key = _key_of(str(exc).split()[0])
+        raise BadSpec(key, values.get(key, "")) from exc
+    return Spec(options, gpu, _version(values.get("engine_version")))
 
 
-def _optional(key: str, values: Mapping[str, Any]) -> float | None:
+def _untold(key: str, value: object) -> bool:
+    """Nothing, or one of the words for it; "none" is a packing, though."""
+    if value is None:
+        return True
+    return isinstance(value, str) and (value.strip() == "" or (key != "quant" and value.strip().lower() in UNTOLD))
+
+
+def _key_of(name: str) -> str:
+    """The key of a batch that fills an option."""
+    pairs = ((key, option) for names in (WHOLE, NUMBERS, TEXTS, SWITCHES) for key, option in names.items())
+    return next((key for key, option in pairs if option == name), name)
+
+
+def _version(value: object) -> str:
+    """0.19 as a number means the version too."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return "" if value is None else _text("engine_version", value)
+
+
+def _size(key: str, values: Mapping[str, Any]) -> float | None:
+    """GiB that are there, where they are told; a total of nothing is no answer."""
     value = values.get(key)
-    return None if value is None or value == "" else _number(key, value)
+    if _untold(key, value):
+        return None
+    size = _number(key, value)
+    return None if size == 0 and key == "gpu_total_gib" else size
 
 
 def _number(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise BadSpec(key, value)
-    try:
+    if isinstance(value, str):
+        text = re.sub(r"(?<=[0-9])[,_](?=[0-9]{3})", "", value.strip())
+        share = text.endswith("%")
+        read = HUMAN.fullmatch(text.removesuffix("%").strip().removesuffix("GiB").strip())
+        if read is None or (share and key not in NUMBERS):
+            raise BadSpec(key, value)
+        number = float(read[1]) * TIMES[read[2]] / (100 if share else 1)
+    else:
         number = float(value)
-    except ValueError as exc:
-        raise BadSpec(key, value) from exc
-    if not 0 <= number < 1e9:
+    if not 0 <= number < MOST:
         raise BadSpec(key, value)
     return number
 
 
 def _whole(key: str, value: object) -> int:
-    if key == "max_model_len" and str(value).lower() in ("-1", "auto"):
+    if key == "max_model_len" and str(value).strip().lower() in LONGEST:
         return -1
-    number = _number(key, value)
+    number = round(_number(key, value), 6)
     if number != int(number):
         raise BadSpec(key, value)
     return int(number)

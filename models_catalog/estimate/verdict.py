@@ -87,7 +87,7 @@ def _beside(judge: Judge, case: Case, rank: Rank, total: float) -> None:
         return
     _least, most = overhead.before_start_gib(case)
     beside = total * (1 - case.utilisation)
-    graphs = 0.0 if case.version.charges_graphs else (rank.graphs.value or 0.0)
+    graphs = 0.0 if case.charges_graphs else (rank.graphs.value or 0.0)
     if graphs and graphs + most > beside:
         judge.warn("graphs.no_room", graphs=_round(graphs), beside=_round(beside))
     if case.options.loras and not case.options.eager and beside < 2.0:

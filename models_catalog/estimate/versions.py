@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 OLDEST, NEWEST = 5, 32  # minor versions of 0.x whose counting is known
 # When a version is not told, one of each way of counting that is in use stands for all.
-ERAS = (11, 16, 20, 25, 32)
+ERAS = (11, 16, 19, 25, 32)
+NAMES_OF_NEWEST = frozenset({"nightly", "latest", "main", "master", "dev", "head"})  # of images and branches
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,11 @@ class Version:
 
     @property
     def charges_graphs(self) -> bool:
-        """CUDA graphs are estimated and taken out of the budget; before, they had to fit beside it."""
-        return self.minor >= 21
+        """CUDA graphs are estimated and taken out of the budget; before, they had to fit beside it.
+
+        The log of 0.20.0 calls it the default since 0.21, and takes them out all the same.
+        """
+        return self.minor >= 20
 
     @property
     def sampler_bytes(self) -> float:
@@ -49,7 +53,23 @@ class Version:
 
     @property
     def runner_v2(self) -> bool:
+        """The second model runner, for decoders of one kind of layers (gpu_worker.py says which one it uses)."""
+        return self.minor >= 27
+
+    @property
+    def runner_v2_for_all(self) -> bool:
+        """The same with experts, recurrent layers and pictures too."""
+        return self.minor >= 29
+
+    @property
+    def runner_v2_graphs(self) -> bool:
+        """The second runner estimates its graphs; at first it did not, and nothing was taken out for them."""
         return self.minor >= 28
+
+    @property
+    def saves_states(self) -> bool:
+        """Prefix caching of recurrent layers is on by default (vLLM's pull request 50991)."""
+        return self.minor >= 27
 
     @property
     def whole_segments(self) -> bool:
@@ -72,6 +92,11 @@ class Version:
         return self.minor >= 21
 
     @property
+    def own_kv_types(self) -> bool:
+        """Without a flag the cache has the format that the files' own packing names, "auto" else."""
+        return self.minor >= 12
+
+    @property
     def null_block(self) -> bool:
         """One block is set aside before the longest request is checked."""
         return self.minor >= 30
@@ -92,11 +117,16 @@ class Version:
 
 
 def parse(text: str) -> Version | None:
-    """From "0.19.0", "0.9.x", "0.6.4 (V0)"; None when it says too little ("", "0.2x") or is no 0.x at all."""
-    found = re.match(r"\s*v?0\.(\d{1,3})(?!\d|x)", text)
+    """From "0.19.0", "0.19.1rc1", "0.9.x", "0.6.4 (V0)"; None when it says too little ("", "0.2x").
+
+    What is newer than all that is known ("1.0", "nightly") comes after the newest.
+    """
+    if text.strip().lower() in NAMES_OF_NEWEST:
+        return Version(NEWEST + 1)
+    found = re.match(r"\s*v?(\d{1,3})\.(\d{1,3})(?!\d|x)", text, re.I)
     if not found:
         return None
-    minor = int(found[1])
+    minor = int(found[2]) if int(found[1]) == 0 else NEWEST + 1
     told = re.search(r"\bV([01])\b", text)
     return Version(minor, engine_v0=told[1] == "0" if told else minor <= 7)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
-from models_catalog.estimate import activation, gpus, graphs, kv_cache, learned, overhead, verdict, weights
+from models_catalog.estimate import activation, gpus, graphs, kv_cache, kv_types, learned, overhead, verdict, weights
 from models_catalog.estimate.case import Case
 from models_catalog.estimate.kv_cache import Cache
 from models_catalog.estimate.plan import Amount, Plan, Rank, Reason
@@ -17,7 +17,12 @@ from models_catalog.estimate.units import GIB
 
 LEAST_DOUBT_GIB, LEAST_DOUBT_SHARE = 0.5, 0.02  # of the cache, where a combination was never measured
 WIDE_DOUBT_GIB, SHARED_DOUBT_GIB = 0.9, 3.0
+PIPELINE_DOUBT_GIB = 1.4  # stages without fast links set up their exchange during the trial run
+FILM_DOUBT_GIB = 2.0  # the first engine profiled as many pictures as one step can hold
+# Beyond so many tokens a step hardly anything was measured: GiB for each time so many.
+TOKENS_SEEN, FAR_DOUBT = 16_384, 1.5
 WEIGHTS_DOUBT, WEIGHTS_DOUBT_INEXACT = 0.01, 0.06
+PLAIN_NAMES = frozenset({"none", "fp32"})
 ACTIVATION_DOUBT_GIB = 0.1
 ENDS = ("value", "low", "high")
 
@@ -32,7 +37,10 @@ def plan(case: Case, version_text: str, plain_parts: frozenset[str], *, certain:
     caches = [kv_cache.cache_of(case, stage) for stage in range(case.options.pp)]
     counts = count(case, ranks, caches, longest)
     verdict.memory(judge, case, ranks)
-    verdict.request(judge, case, counts["concurrency"], counts["max_len"])
+    if caches[0].groups:
+        verdict.request(judge, case, counts["concurrency"], counts["max_len"])
+    else:
+        judge.note("kv.unneeded")
     verdict.limit(judge, case, longest)
     _notes(judge, case)
     return Plan(
@@ -58,7 +66,7 @@ def refused(case: Case, version_text: str, judge: verdict.Judge) -> Plan:
 
 def _rank(case: Case, stage: int, plain_parts: frozenset[str]) -> Rank:
     size = verdict.gib(weights.weight_bytes(case, stage, plain_parts))
-    doubt = WEIGHTS_DOUBT if case.scheme.exact and case.geometry.known else WEIGHTS_DOUBT_INEXACT
+    doubt = WEIGHTS_DOUBT if _counted_exactly(case) else WEIGHTS_DOUBT_INEXACT
     loaded = Amount.near(size, doubt * size, reason=case.scheme.source)
     peak = Amount.near(
         verdict.gib(activation.activation_bytes(case, stage)),
@@ -66,11 +74,16 @@ def _rank(case: Case, stage: int, plain_parts: frozenset[str]) -> Rank:
         0.5 if case.geometry.vision_parameters else ACTIVATION_DOUBT_GIB,
         reason=Reason("activation.profile", {"tokens": case.batched_tokens, "sequences": case.sequences}),
     )
-    beside, captured = overhead.overhead(case), graphs.graphs(case, stage)
+    beside, captured = overhead.overhead(case, stage), graphs.graphs(case, stage)
     cache = _cache_gib(case, loaded, peak, beside, captured)
     if case.lesson is not None and cache.value is not None and case.options.kv_gib is None:
         beside, peak, loaded = learned.moved((beside, peak, loaded), case.lesson.shift_gib)
     return Rank(stage, loaded, peak, beside, captured, cache, len(case.stage_layers(stage)))
+
+
+def _counted_exactly(case: Case) -> bool:
+    """Makers of packed models with recurrent layers leave some of those in 16 bits, and not all say which."""
+    return case.scheme.exact and case.geometry.known and not (case.hybrid and case.scheme.name not in PLAIN_NAMES)
 
 
 def _cache_gib(case: Case, loaded: Amount, peak: Amount, beside: Amount, captured: Amount) -> Amount:
@@ -82,7 +95,7 @@ def _cache_gib(case: Case, loaded: Amount, peak: Amount, beside: Amount, capture
     if total is None:
         return Amount.unknown(Reason("gpu.unknown", {"gpu": case.gpu.name}))
     budget = ceil(total * GIB * case.utilisation) / GIB
-    charged = captured.value if case.version.charges_graphs else 0.0
+    charged = captured.value if case.charges_graphs else 0.0
     parts = (loaded, peak, beside)
     left = budget - sum(part.value or 0.0 for part in parts) - (charged or 0.0)
     reason = Reason("kv.left", {"budget": round(budget, 2), "utilisation": case.utilisation})
@@ -101,8 +114,14 @@ def cache_doubt_gib(case: Case, left: float) -> float:
     doubt = max(LEAST_DOUBT_GIB, LEAST_DOUBT_SHARE * abs(left))
     shape = case.geometry
     unusual = bool(shape.experts or case.hybrid or shape.vision_parameters) and case.version.charges_graphs
-    if unusual or (case.options.tp > 1 and case.traits.kind != "datacenter"):
+    apart = case.traits.kind != "datacenter"
+    if unusual or not case.scheme.exact or (case.options.tp > 1 and apart):
         doubt = max(doubt, WIDE_DOUBT_GIB)
+    if case.options.pp > 1 and apart:
+        doubt = max(doubt, PIPELINE_DOUBT_GIB)
+    if shape.vision_parameters and case.version.engine_v0 and not case.options.text_only:
+        doubt = max(doubt, FILM_DOUBT_GIB)
+    doubt = max(doubt, FAR_DOUBT * case.batched_tokens / TOKENS_SEEN) if case.batched_tokens > TOKENS_SEEN else doubt
     if case.traits.shared_memory:
         doubt = max(doubt, SHARED_DOUBT_GIB)
     return doubt
@@ -160,7 +179,12 @@ def _need(case: Case, ranks: tuple[Rank, ...]) -> float | None:
 def _notes(judge: verdict.Judge, case: Case) -> None:
     """What a person should know beside the verdict."""
     shape, version = case.geometry, case.version
-    if not version.charges_graphs and not case.options.eager:
+    if not kv_types.number_bytes(case.options.kv_type)[1]:
+        judge.certain = False
+        judge.note("kv.type_unknown", kv_type=case.options.kv_type)
+    if case.gpu.total_gib is None and gpus.labelled(case.gpu):
+        judge.note("gpu.by_label", gpu=case.gpu.name)
+    if not case.charges_graphs and not case.options.eager:
         judge.note("graphs.outside")
     if case.traits.shared_memory:
         judge.note("gpu.shared_memory")
@@ -173,5 +197,5 @@ def _notes(judge: verdict.Judge, case: Case) -> None:
         judge.note("kv.in_flight", tokens=version.batches_in_flight * case.batched_tokens)
     if case.options.tp > shape.kv_heads and shape.latent is None:
         judge.note("kv.copied", tp=case.options.tp, kv_heads=shape.kv_heads)
-    if version.charges_graphs and case.lesson is None:
+    if case.charges_graphs and case.lesson is None:
         judge.note("start.cold")

@@ -46,7 +46,8 @@ class Stage:
 
     def _layer(self, layer: int) -> Iterator[float]:
         yield from self._mixer(layer)
-        yield from self._feed_forward(layer)
+        if not self.shape.single_layers or self.shape.layers[layer] == "mlp":
+            yield from self._feed_forward(layer)
         yield 2 * self.shape.hidden * self.case.plain_bytes  # norms
 
     def _beside_layers(self) -> Iterator[float]:
@@ -80,7 +81,9 @@ class Stage:
 
     def _ends(self) -> Iterator[float]:
         """Embedding and output head; one copy does for both when they are tied and on one GPU."""
-        size = self.case.vocab // self.tp * self.shape.hidden * self.case.plain_bytes
+        size: float = self.case.vocab // self.tp * self.shape.hidden * self.case.plain_bytes
+        if self.case.scheme.words:
+            size = sum(self.case.scheme.linear(self.case.vocab // self.tp, self.shape.hidden))
         if self.first:
             yield size
             if self.shape.per_layer_width:
@@ -129,6 +132,9 @@ class Stage:
         yield from scheme.linear(hidden, heads * latent.value)
         yield latent.kv_rank * heads * latent.nope * 2
         yield latent.kv_rank * heads * latent.value * 2
+        if self.shape.indexer_heads:  # whole on every GPU
+            yield from scheme.linear(self.shape.indexer_heads * self.shape.indexer_dim, latent.q_rank or hidden)
+            yield (self.shape.indexer_heads + self.shape.indexer_dim) * hidden * self.case.plain_bytes
 
     def _recurrent(self) -> Iterator[float]:
         state, scheme, hidden = self.shape.state, self._scheme("recurrent"), self.shape.hidden
@@ -152,18 +158,21 @@ class Stage:
             yield 2 * shape.hidden * shape.per_layer_width * self.case.plain_bytes
 
     def _experts(self) -> Iterator[float]:
-        """All experts are in memory, whichever a token uses (edge case 9). Expert parallelism only moves them."""
-        shape, scheme, width = self.shape, self._scheme("experts"), self.shape.expert_width // self.tp
-        if scheme.experts_only:
-            width = round_up(width, MXFP4_STEP) if width >= MXFP4_SMALLEST else width
-        yield from scheme.linear(2 * width, shape.hidden, shape.experts)
+        """All experts are in memory, whichever a token uses (edge case 9). Expert parallelism only moves them; data
+        parallel replicas hold a part each, with it or without (fused_moe/config.py: they count as one group)."""
+        shape, scheme = self.shape, self._scheme("experts")
+        width = self.shape.expert_width // (self.tp * self.case.options.dp)
+        if scheme.experts_only and width >= MXFP4_SMALLEST and not self.case.traits.intel:
+            width = round_up(width, MXFP4_STEP)
+        inward = shape.mlp_matrices - 1  # gate and up, or up alone
+        yield from scheme.linear(inward * width, shape.hidden, shape.experts)
         yield from scheme.linear(shape.hidden, width, shape.experts)
         if scheme.experts_only:
             yield shape.experts * (2 * width + shape.hidden) * 2  # biases
         yield shape.experts * shape.hidden * self.case.plain_bytes  # router
         if shape.shared_width:
             shared = self._scheme("shared_experts")
-            yield from shared.linear(2 * shape.shared_width // self.tp, shape.hidden)
+            yield from shared.linear(inward * shape.shared_width // self.tp, shape.hidden)
             yield from shared.linear(shape.hidden, shape.shared_width // self.tp)
 
     def _drafter(self) -> Iterator[float]:

@@ -110,6 +110,11 @@ WORDS: dict[str, str] = {
     "start.cold": gettext_noop("The very first start on a machine may leave up to 0.9 GiB less for the KV cache."),
     "cpu.slow": gettext_noop("On a processor this engine is for tests and for work that can wait."),
     "gpu.shared_memory": gettext_noop("Processor and GPU share their memory here; the estimate may be off by 3 GiB."),
+    "gpu.by_label": gettext_noop("The GPU's size is taken from its name (%(gpu)s), a little less than that says."),
+    "kv.type_unknown": gettext_noop(
+        "The number format %(kv_type)s of the KV cache is not known; 16 bits are taken for it."
+    ),
+    "kv.unneeded": gettext_noop("This model keeps nothing of a request, so it needs no KV cache."),
     "gpu.unknown": gettext_noop("The size of the GPU is not known."),
     # what is not known
     "model.unknown": gettext_noop("The model's files say too little for an estimate."),
@@ -121,6 +126,9 @@ WORDS: dict[str, str] = {
         "The engine's version is not known; the ranges hold for versions 0.11 to 0.32, the numbers are careful."
     ),
     "version.unchecked": gettext_noop("Version %(version)s was not checked; it is taken to count like %(rules)s."),
+    "version.newer": gettext_noop(
+        "Version %(version)s is newer than those that were checked; it is taken to count like %(rules)s."
+    ),
     "engine.less_certain": gettext_noop("Estimates for %(engine)s were hardly checked against real launches."),
 }
 

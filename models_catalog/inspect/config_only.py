@@ -8,7 +8,7 @@ from models_catalog.facts import ModelFacts
 from models_catalog.inspect import hf_config, hf_use
 from models_catalog.inspect.hf_code import needs_remote_code
 from models_catalog.inspect.hf_geometry import geometry
-from models_catalog.inspect.hf_packing import packing
+from models_catalog.inspect.hf_packing import kv_scheme, packing
 
 
 def facts_of_config(config: dict[str, Any], extra: dict[str, Any] | None = None) -> ModelFacts:
@@ -30,5 +30,6 @@ def facts_of_config(config: dict[str, Any], extra: dict[str, Any] | None = None)
         geometry=geometry(config),
         weight_scheme=scheme,
         plain_parts=plain_parts,
+        kv_scheme=kv_scheme(config, extra or {}),
         **hf_config.dimensions(config),
     )

@@ -15,7 +15,7 @@ from models_catalog.inspect.hf_claims import claim_problems
 from models_catalog.inspect.hf_code import MAX_CODE, absent_code, code_files, needs_remote_code
 from models_catalog.inspect.hf_extras import generation_of, licence_of, not_whole_yet, unfinished
 from models_catalog.inspect.hf_geometry import geometry
-from models_catalog.inspect.hf_packing import packing
+from models_catalog.inspect.hf_packing import kv_scheme, packing
 from models_catalog.inspect.listing import Listing, LocalFile
 from models_catalog.inspect.reading import Unusable, clean, read_json_object
 from models_catalog.inspect.safetensors import Weights, read_safetensors
@@ -133,6 +133,7 @@ class _Inspection:
             geometry=geometry(config),
             weight_scheme=scheme,
             plain_parts=plain_parts,
+            kv_scheme=kv_scheme(config, extra),
             config_format="mistral" if mistral_form else "",
             sharded_for=selected.sharded_for,
             licence=licence_of(listing),

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from models_catalog.facts import Geometry, Latent, LayerKind, State
-from models_catalog.inspect import hf_config
+from models_catalog.facts import Geometry, Latent, LayerKind
+from models_catalog.inspect import hf_config, hf_state
 from models_catalog.inspect.reading import clean, first_whole, obj, texts, whole
 
 # Model types (of the language part) whose layout was checked. Others are read like a plain decoder, and marked.
@@ -19,21 +19,33 @@ KNOWN = frozenset({
     "phimoe", "opt", "granite", "granitemoe", "granitemoehybrid", "deepseek", "deepseek_v2", "deepseek_v3",
     "deepseek_v32", "kimi_k2", "minimax_m2", "gpt_oss", "llama4_text", "olmo", "olmo2", "olmo3", "olmoe",
     "starcoder2", "smollm3", "glm", "glm4", "glm4_moe", "internlm2", "internlm3", "exaone", "exaone4", "cohere",
-    "cohere2", "stablelm", "seed_oss", "ministral", "mistral4", "yi", "baichuan", "nemotron",
+    "cohere2", "stablelm", "seed_oss", "ministral", "mistral4", "yi", "baichuan", "nemotron", "nemotron_h", "bamba",
+    "jamba", "lfm2", "kimi_linear", "glm_moe_dsa", "glm4_moe_lite", "ernie4_5", "ernie4_5_moe", "exaone_moe",
+    "granitemoeshared", "cohere2_moe", "ministral3", "solar_open", "minicpm3", "helium", "arcee", "apertus", "bloom",
+    "hyperclovax", "flex_olmo", "persimmon", "jais2", "falcon", "gpt2", "gpt_neox", "gptj", "gpt_bigcode", "mpt",
+    "qwen2_vl", "qwen2_5_vl", "bert", "roberta", "xlm-roberta", "camembert",
 })  # fmt: skip
 TIED = frozenset({
     "gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n_text", "gemma4_text", "opt", "gpt2", "falcon", "bloom",
-    "cohere", "cohere2", "starcoder2",
+    "cohere", "cohere2", "starcoder2", "mpt", "gpt_bigcode", "lfm2", "bert", "roberta", "xlm-roberta", "camembert",
 })  # fmt: skip
 TWO_MATRICES = frozenset({
     "opt", "phi", "gpt2", "gpt_neox", "gpt_bigcode", "gptj", "starcoder2", "falcon", "bloom", "mpt", "nemotron",
-    "nemotron_h",
+    "nemotron_h", "arcee", "apertus", "jais2", "codegen", "gpt_neo", "nanochat", "persimmon", "bert", "roberta",
+    "xlm-roberta", "camembert",
 })  # fmt: skip
 BIASED = frozenset({
-    "qwen2", "qwen2_moe", "qwen2_vl_text", "qwen2_5_vl_text", "gpt_oss", "phi", "opt", "starcoder2",
+    "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "gpt_oss", "phi", "opt",
+    "starcoder2",
 })  # fmt: skip
+# Each layer is one thing alone: attention, a recurrent layer, or a feed-forward part.
+SINGLE = frozenset({"nemotron_h"})
+LEARNED_POSITIONS = frozenset({"opt", "gpt2", "gpt_bigcode", "gpt_neo", "bert", "roberta", "xlm-roberta", "camembert"})
+NO_CACHE = frozenset({"bert", "roberta", "xlm-roberta", "camembert"})  # they read a text at once, and write none
 # Rotary tables four times as long, for the positions of pictures and films.
 MULTIMODAL_ROPE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
+GATED = ("qwen3_next", "qwen3_5")  # full attention with a gate on what it gives, by their class's default
+NO_ROPE = frozenset({"nemotron_h", "jamba"})  # recurrent layers tell them where a word stands
 QUARTER_ROPE = ("qwen3_next", "qwen3_5")  # they turn a quarter of each head, by their class's default
 KINDS: dict[str, LayerKind] = {
     "full_attention": "full",
@@ -43,6 +55,9 @@ KINDS: dict[str, LayerKind] = {
     "linear_attention": "linear",
     "mamba": "mamba",
     "mamba2": "mamba",
+    "conv": "linear",  # a short convolution, which keeps its last columns
+    "moe": "mlp",
+    "mlp": "mlp",
 }
 HYBRID_SIGNS: dict[str, LayerKind] = {"M": "mamba", "*": "full", "-": "mlp", "E": "mlp"}
 MAX_LAYERS = 1000
@@ -69,7 +84,7 @@ def geometry(config: dict[str, Any]) -> Geometry | None:
         "kv_heads": known["kv_heads"] or heads,
         "head_dim": head_dim,
         "window": window,
-        "attention_gate": bool(part.get("attn_output_gate", "linear" in kinds)),
+        "attention_gate": bool(part.get("attn_output_gate", kind.startswith(GATED))),
         "attention_bias": bool(part.get("attention_bias", kind in BIASED)),
         "element_bytes": 4 if hf_config.dtype(config) == "float32" else 2,
         **_global_heads(part),
@@ -78,8 +93,11 @@ def geometry(config: dict[str, Any]) -> Geometry | None:
         **_latent(part),
         **_rope(part, kind, head_dim, kinds),
         **_vision(config, hidden),
+        "single_layers": kind in SINGLE,
     }
-    values["state"] = _gated_delta(part) or _mamba(part, hidden)
+    if kind in NO_CACHE:
+        values["kv_shared_layers"] = layers
+    values["state"] = hf_state.state(part, hidden)
     return Geometry.model_validate(values)
 
 
@@ -95,7 +113,7 @@ def _layers(part: dict[str, Any], kind: str, count: int, context: int | None) ->
     chunk, window = whole(part.get("attention_chunk_size")), whole(part.get("sliding_window"))
     if not part.get("use_sliding_window", not kind.startswith("qwen")) or (window and context and window >= context):
         window = None
-    told = [KINDS.get(name) for name in texts(part.get("layer_types"), MAX_LAYERS)]
+    told = [KINDS.get(name) for name in texts(part.get("layer_types") or part.get("layers_block_type"), MAX_LAYERS)]
     pattern = clean(part.get("hybrid_override_pattern"), MAX_LAYERS)
     if pattern and all(sign in HYBRID_SIGNS for sign in pattern):
         kinds: list[LayerKind] = [HYBRID_SIGNS[sign] for sign in pattern]
@@ -103,6 +121,8 @@ def _layers(part: dict[str, Any], kind: str, count: int, context: int | None) ->
         kinds = [name for name in told if name]
     elif interval := whole(part.get("full_attention_interval")):
         kinds = _every(interval, count, "linear")
+    elif (full := _full_layers(part)) is not None:
+        kinds = ["full" if index in full else "mamba" for index in range(count)]
     elif chunk:
         kinds = _every(4, count, "chunked")
     elif window:
@@ -112,6 +132,20 @@ def _layers(part: dict[str, Any], kind: str, count: int, context: int | None) ->
     if "sliding" in kinds and not window:
         kinds = ["full" if name == "sliding" else name for name in kinds]
     return kinds, chunk if "chunked" in kinds else window if "sliding" in kinds else None
+
+
+def _full_layers(part: dict[str, Any]) -> set[int] | None:
+    """Which layers of a mostly recurrent model attend (Bamba, Jamba, Kimi Linear); None where no key says so."""
+    told = obj(part.get("linear_attn_config")).get("full_attn_layers")
+    if isinstance(told, list):  # counted from one
+        return {number - 1 for item in told[:MAX_LAYERS] if (number := whole(item))}
+    listed = part.get("attn_layer_indices")
+    if isinstance(listed, list):
+        return {number for item in listed[:MAX_LAYERS] if (number := whole(item, low=0)) is not None}
+    period, offset = whole(part.get("attn_layer_period")), whole(part.get("attn_layer_offset"), low=0)
+    if period and offset is not None:
+        return set(range(offset, MAX_LAYERS, period))
+    return None
 
 
 def _every(interval: int, count: int, other: LayerKind) -> list[LayerKind]:
@@ -141,6 +175,12 @@ def _mlp(part: dict[str, Any], kind: str, hidden: int) -> dict[str, Any]:
     width, _ = first_whole(
         part, "intermediate_size_mlp", "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "inner_dim"
     )
+    each = [number for item in _list(part.get("intermediate_size")) if (number := whole(item))]
+    if each:
+        width = sum(each) // len(each)
+    if width and part.get("block_auto_adjust_ff_dim"):  # LFM2: two thirds, in whole multiples
+        step = whole(part.get("block_multiple_of")) or 256
+        width = -(-int(2 * width / 3) // step) * step
     return {"mlp_width": width or 4 * hidden, "mlp_matrices": 2 if kind in TWO_MATRICES else 3}
 
 
@@ -149,20 +189,29 @@ def _experts(part: dict[str, Any], kind: str, known: dict[str, Any]) -> dict[str
     if not count or count == 1:
         return {}
     width, _ = first_whole(part, "moe_intermediate_size", "expert_intermediate_size", "intermediate_size")
-    shared, _ = first_whole(part, "shared_expert_intermediate_size", "shared_intermediate_size")
+    shared, _ = first_whole(
+        part, "shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"
+    )
     if not shared:
-        shared = (whole(part.get("n_shared_experts")) or 0) * (width or 0)
+        number, _ = first_whole(part, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+        shared = (number or 0) * (width or 0)
     if kind == "llama4_text":
         shared = width
     if kind == "gemma4_text":  # a dense part runs beside the experts
         shared = whole(part.get("intermediate_size"))
-    every, _ = first_whole(part, "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq")
+    every, _ = first_whole(
+        part, "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq", "expert_layer_period"
+    )
+    dense, _ = first_whole(part, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+    listed = texts(part.get("mlp_layer_types"), MAX_LAYERS)
+    if "sparse" in listed:
+        dense = listed.index("sparse")
     return {
         "experts": count,
         "experts_used": known["experts_used"] or 1,
         "expert_width": width or 0,
         "shared_width": shared or 0,
-        "dense_layers": whole(part.get("first_k_dense_replace")) or 0,
+        "dense_layers": dense or 0,
         "moe_every": every or 1,
     }
 
@@ -173,14 +222,19 @@ def _latent(part: dict[str, Any]) -> dict[str, Any]:
     if not (rank and rope and nope and value):
         return {}
     latent = Latent(kv_rank=rank, q_rank=whole(part.get("q_lora_rank")) or 0, rope=rope, nope=nope, value=value)
-    return {"latent": latent, "indexer_bytes": 132 if whole(part.get("index_topk")) else 0}
+    if not whole(part.get("index_topk")):
+        return {"latent": latent}
+    heads, dim = whole(part.get("index_n_heads")) or 64, whole(part.get("index_head_dim")) or 128
+    return {"latent": latent, "indexer_bytes": 132, "indexer_heads": heads, "indexer_dim": dim}
 
 
 def _rope(part: dict[str, Any], kind: str, head_dim: int, kinds: list[LayerKind]) -> dict[str, Any]:
     """Rows and width of the rotary tables. Linear and YaRN scaling make the table as much longer."""
     rows, _ = first_whole(part, *hf_config.CONTEXT_KEYS)
-    if not rows or kind == "opt":
+    if not rows or kind in NO_ROPE:
         return {}
+    if kind in LEARNED_POSITIONS:  # a table of positions in place of turned ones
+        return {"rope_rows": rows, "rope_width": whole(part.get("hidden_size")) or head_dim}
     scaling = obj(part.get("rope_scaling")) or obj(part.get("rope_parameters"))
     local = obj(scaling.get("full_attention"))
     scaling = local or scaling
@@ -203,43 +257,8 @@ def _rope(part: dict[str, Any], kind: str, head_dim: int, kinds: list[LayerKind]
     return {"rope_rows": longer, "rope_width": width}
 
 
-def _gated_delta(part: dict[str, Any]) -> State | None:
-    names = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
-    key_heads, value_heads, key_dim, value_dim = (whole(part.get(name)) for name in names)
-    if not (key_heads and value_heads and key_dim and value_dim):
-        return None
-    keys, values = key_heads * key_dim, value_heads * value_dim
-    return State(
-        in_width=2 * keys + 2 * values,
-        gate_width=2 * value_heads,
-        out_width=values,
-        conv_width=2 * keys + values,
-        conv_steps=whole(part.get("linear_conv_kernel_dim")) or 4,
-        elements=value_heads * key_dim * value_dim,
-        element_bytes=4 if part.get("mamba_ssm_dtype") == "float32" else 2,
-    )
-
-
-def _mamba(part: dict[str, Any], hidden: int) -> State | None:
-    """Mamba 2, as Granite 4, Nemotron-H and Bamba name it."""
-    heads, _ = first_whole(part, "mamba_n_heads", "mamba_num_heads")
-    width, _ = first_whole(part, "mamba_d_head", "mamba_head_dim")
-    depth, _ = first_whole(part, "mamba_d_state", "ssm_state_size")
-    groups, _ = first_whole(part, "mamba_n_groups", "n_groups")
-    steps, _ = first_whole(part, "mamba_d_conv", "conv_kernel")
-    if not (heads and depth):
-        return None
-    inner = heads * width if width else 2 * hidden
-    both = inner + 2 * (groups or 1) * depth
-    return State(
-        in_width=inner + both,
-        gate_width=heads,
-        out_width=inner,
-        conv_width=both,
-        conv_steps=steps or 4,
-        elements=inner * depth,
-        element_bytes=4 if part.get("mamba_ssm_dtype") == "float32" else 2,
-    )
+def _list(value: object) -> list[Any]:
+    return value[:MAX_LAYERS] if isinstance(value, list) else []
 
 
 def _vision(config: dict[str, Any], hidden: int) -> dict[str, Any]:

@@ -30,6 +30,21 @@ def packing(config: dict[str, Any], extra: dict[str, Any]) -> tuple[str, list[st
     return _scheme(told), _plain_parts(told, hf_config.dimensions(config)["layers"] or 1)
 
 
+def kv_scheme(config: dict[str, Any], extra: dict[str, Any]) -> str:
+    """What the packing says of the KV cache (modelopt: kv_cache_quant_algo; compressed-tensors: kv_cache_scheme)."""
+    told = _told(config, extra)
+    inner = obj(told.get("quantization")) or told
+    for key in ("kv_cache_scheme", "kv_cache_quant_algo"):
+        value = inner.get(key) or told.get(key)
+        named = clean(value, 20).lower()
+        if named in ("fp8", "nvfp4"):
+            return named
+        bits = whole(obj(value).get("num_bits"))
+        if bits in (4, 8) and clean(obj(value).get("type"), 20) == "float":
+            return "fp8" if bits == 8 else "nvfp4"
+    return ""
+
+
 def _told(config: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
     part = hf_config.language_part(config)
     told = next((o for key in ("quantization_config", "compression_config") if (o := obj(part.get(key)))), {})

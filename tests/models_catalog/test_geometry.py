@@ -53,7 +53,7 @@ def test_what_classes_of_models_leave_out() -> None:
     assert (gemma.tied, llama.tied) == (True, False)
     opt = geometry(BASE | {"model_type": "opt", "ffn_dim": 40})
     assert opt is not None
-    assert (opt.mlp_matrices, opt.rope_rows) == (2, 0)
+    assert (opt.mlp_matrices, opt.rope_rows, opt.rope_width) == (2, 2048, opt.hidden)  # learned positions
 
 
 def test_an_architecture_that_is_not_known_is_marked() -> None:

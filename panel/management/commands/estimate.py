@@ -20,7 +20,7 @@ from models_catalog.wording import of_file
 
 REFUSED = 2
 WHOLE = (
-    "tp", "pp", "dcp", "max-num-seqs", "max-num-batched-tokens", "block-size", "max-loras", "max-lora-rank",
+    "tp", "pp", "dp", "dcp", "max-num-seqs", "max-num-batched-tokens", "block-size", "max-loras", "max-lora-rank",
     "num-speculative-tokens", "draft-full-layers", "draft-sliding-layers", "draft-window", "n-gpu-layers",
     "ubatch-size", "parallel",
 )  # fmt: skip
@@ -50,12 +50,8 @@ class Command(BaseCommand):
         parser.add_argument("--config", help="config.json of a model that is not downloaded yet")
         parser.add_argument("--batch", help="a file with one JSON object a line (- for standard input)")
         parser.add_argument("--json", action="store_true", help="print JSON")
-        parser.add_argument("--engine", choices=ENGINES, default="vllm")
-        for name in WHOLE:
-            parser.add_argument(f"--{name}", type=int)
-        for name in NUMBERS:
-            parser.add_argument(f"--{name}", type=float)
-        for name in TEXTS:
+        parser.add_argument("--engine", default="vllm", help=", ".join(ENGINES))
+        for name in (*WHOLE, *NUMBERS, *TEXTS):  # read as a batch's values are: 32k, 90%
             parser.add_argument(f"--{name}")
         for name in SWITCHES:
             parser.add_argument(f"--{name}", action="store_true")
@@ -82,8 +78,8 @@ class Command(BaseCommand):
     def batch(self, name: str) -> None:
         try:
             for line in _lines(name):
-                self.stdout.write(json.dumps(_answered(line), ensure_ascii=False))
-        except (OSError, UnicodeDecodeError) as exc:
+                self.stdout.write(_written(_answered(line)))
+        except OSError as exc:
             raise CommandError(str(exc), returncode=REFUSED) from exc
 
     def tell(self, plan: Plan) -> None:
@@ -103,16 +99,20 @@ class Command(BaseCommand):
 
 
 def _plan(facts: ModelFacts, values: dict[str, Any]) -> Plan:
-    """Raises ValueError for values that mean nothing."""
+    """Raises ValueError for values that mean nothing, also together with the model's."""
     spec = read_spec(values)
-    return estimate(facts, spec.options, spec.gpu, spec.engine_version)
+    try:
+        return estimate(facts, spec.options, spec.gpu, spec.engine_version)
+    except (ArithmeticError, LookupError, TypeError) as exc:
+        raise ValueError(_("No model has such values, so nothing can be estimated.")) from exc
 
 
 def _lines(name: str) -> Iterator[str]:
+    """Lines with something on them; bytes that are no text stand as signs, so that the other lines are answered."""
     if name == "-":
-        yield from (line for line in sys.stdin if line.strip())
+        yield from (line for raw in sys.stdin.buffer if (line := raw.decode("utf-8-sig", "replace")).strip())
         return
-    with Path(name).open(encoding="utf-8") as file:
+    with Path(name).open(encoding="utf-8-sig", errors="replace") as file:
         yield from (line for line in file if line.strip())
 
 
@@ -130,7 +130,25 @@ def _answered(line: str) -> dict[str, Any]:
         error = {"code": exc.problem.code, "params": exc.problem.params}
     except (OSError, ValueError, RecursionError) as exc:
         error = {"code": "unreadable", "params": {"text": str(exc)[:200]}}
+    except Exception as exc:  # one line that nobody foresaw must not keep the others from their answers
+        error = {"code": "failed", "params": {"text": repr(exc)[:200]}}
     return {"id": values.get("id") if isinstance(values, dict) else None, "error": error}
+
+
+def _written(answer: dict[str, Any]) -> str:
+    """As JSON that every reader takes: numbers without end are none, and halves of signs are written out."""
+    for escaped in (False, True):
+        try:
+            text = json.dumps(answer, ensure_ascii=escaped, allow_nan=False)
+            text.encode()
+        except UnicodeEncodeError:
+            continue
+        except ValueError:
+            break
+        return text
+    told = {"code": "unreadable", "params": {"text": _("No model has such values, so nothing can be estimated.")}}
+    name = answer.get("id")
+    return json.dumps({"id": name if isinstance(name, str | int) else None, "error": told})
 
 
 def _facts(values: dict[str, Any]) -> ModelFacts:

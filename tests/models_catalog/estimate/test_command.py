@@ -91,7 +91,7 @@ def test_a_batch_answers_each_line_in_order_also_bad_ones(tmp_path: Path) -> Non
     assert answers[0]["kv_tokens"] == 418_688
     assert answers[1]["kv_gib"] == 10.0
     assert [answers[n]["error"]["code"] for n in (2, 3, 4, 7, 8)] == [
-        "unreadable", "bad_value", "bad_value", "unreadable", "unreadable",
+        "unreadable", "bad_value", "bad_value", "bad_value", "unreadable",
     ]  # fmt: skip
     assert answers[5]["verdict"] == "unknown"
     assert (answers[6]["kv_tokens"], answers[6]["concurrency"]) == (46_592, 45.5)

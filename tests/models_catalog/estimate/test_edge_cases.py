@@ -117,10 +117,10 @@ def test_10_rotary_tables_tied_words_and_padded_vocabulary() -> None:
 
 
 def test_11_graphs_lie_beside_the_budget_and_later_inside() -> None:
-    before, after = plan("Qwen--Qwen3-8B", "0.20.0"), plan("Qwen--Qwen3-8B", "0.21.0", utilisation=0.9)
+    before, after = plan("Qwen--Qwen3-8B", "0.19.0"), plan("Qwen--Qwen3-8B", "0.21.0", utilisation=0.9)
     assert cache_of_plan(before) - cache_of_plan(after) == pytest.approx(after.ranks[0].graphs.value, abs=0.01)
     assert "graphs.outside" in codes(before)
-    full = plan("Qwen--Qwen3-8B", "0.20.0", Gpu("RTX 3090", 23.57), utilisation=0.99)
+    full = plan("Qwen--Qwen3-8B", "0.19.0", Gpu("RTX 3090", 23.57), utilisation=0.99)
     assert "graphs.no_room" in codes(full)
     assert full.verdict == "tight"
     assert cache_of_plan(plan("Qwen--Qwen3-8B", "0.21.0", utilisation=0.9, eager=True)) == cache_of_plan(before)

@@ -11,7 +11,7 @@ from tests.models_catalog.estimate.builders import H100, SMOL, codes, facts, pla
 
 def test_an_unknown_version_has_the_range_of_all_and_the_most_careful_number() -> None:
     found = plan("Qwen--Qwen3-8B", "", utilisation=0.9)
-    each = [plan("Qwen--Qwen3-8B", v, utilisation=0.9) for v in ("0.11", "0.16", "0.20", "0.25", "0.32")]
+    each = [plan("Qwen--Qwen3-8B", v, utilisation=0.9) for v in ("0.11", "0.16", "0.19", "0.25", "0.32")]
     assert codes(found)[0] == "version.unknown"
     kv, all_kv = found.ranks[0].kv, [one.ranks[0].kv for one in each]
     assert kv.value == min(amount.value or 0 for amount in all_kv)
@@ -22,17 +22,23 @@ def test_an_unknown_version_has_the_range_of_all_and_the_most_careful_number() -
 def test_a_version_that_decides_leaves_the_verdict_open() -> None:
     """Fits with the new sampler only."""
     gpu = Gpu("A10G", 22.06)
-    told = {v: plan("Qwen--Qwen3-8B", v, gpu, context=24576, utilisation=0.9).verdict for v in ("0.16.0", "0.20.0")}
-    assert told["0.16.0"] != told["0.20.0"]
+    told = {v: plan("Qwen--Qwen3-8B", v, gpu, context=24576, utilisation=0.9).verdict for v in ("0.16.0", "0.19.0")}
+    assert told["0.16.0"] != told["0.19.0"]
     assert plan("Qwen--Qwen3-8B", "", gpu, context=24576, utilisation=0.9).verdict == "unknown"
 
 
-@pytest.mark.parametrize("version", ["0.99.0", "0.3.1"])
-def test_a_version_outside_what_was_checked_has_no_verdict(version: str) -> None:
-    found = plan("Qwen--Qwen3-8B", version)
+def test_a_version_older_than_what_was_checked_has_no_verdict() -> None:
+    found = plan("Qwen--Qwen3-8B", "0.3.1")
     assert codes(found)[0] == "version.unchecked"
     assert found.verdict == "unknown"
-    assert plan("Qwen--Qwen3-8B", version, Gpu("T4", 14.56)).verdict == "does_not_fit"  # whatever is changed
+    assert plan("Qwen--Qwen3-8B", "0.3.1", Gpu("T4", 14.56)).verdict == "does_not_fit"  # whatever is changed
+
+
+@pytest.mark.parametrize("version", ["0.33.0", "0.99.0", "1.0.2", "nightly", "latest"])
+def test_a_version_newer_than_what_was_checked_counts_like_the_newest_and_says_so(version: str) -> None:
+    found, newest = plan("Qwen--Qwen3-8B", version), plan("Qwen--Qwen3-8B", "0.32.0")
+    assert codes(found)[0] == "version.newer"
+    assert (found.verdict, found.kv_tokens) == (newest.verdict, newest.kv_tokens)
 
 
 def test_an_unknown_architecture_is_marked_and_its_range_is_open() -> None:

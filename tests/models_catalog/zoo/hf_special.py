@@ -72,7 +72,8 @@ PACKED = [
     packed(
         "Llama-3.1-8B-FP8-modelopt", {}, t.fp8_tensor,
         quantised("fp8", 8, "FP8", "fp8-tensor")
-        | {"dtype_bytes": {"BF16": 2 * REST, "F8_E4M3": LINEAR, "F32": 8 * LAYERS}, "file_count": 6},
+        | {"dtype_bytes": {"BF16": 2 * REST, "F8_E4M3": LINEAR, "F32": 8 * LAYERS}, "file_count": 6}
+        | {"kv_scheme": "fp8"},
         hf_quant_config__json=json.dumps({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}),
     ),
     packed(
