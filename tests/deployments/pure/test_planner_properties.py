@@ -101,20 +101,76 @@ def test_more_context_never_frees_memory(name: str, hosts: list[HostView], lengt
         assert ORDER[short.level] <= ORDER[long.level]
 
 
+@settings(max_examples=80, deadline=None)
+@given(
+    models, st.sampled_from([*sorted(CARDS), "cpu"]), st.lists(contexts, min_size=2, max_size=2), st.integers(1, 20),
+    st.booleans(),
+)  # fmt: skip
+def test_at_one_place_more_context_takes_more_and_leaves_room_for_fewer(
+    name: str, kind: str, lengths: list[int], people: int, said: bool
+) -> None:
+    """Whether the length stands in the settings or is only wanted; on a card and on a processor."""
+    asks, cpu = Estimator.of(FACTS[name]), kind == "cpu"
+    shown, total = ("CPU", 0) if cpu else CARDS[kind][:2]
+    setting = Setting(Gpu(shown, None if cpu else total / 1024, cpu=cpu), "0.32.0+cpu" if cpu else "0.32.0")
+    fits = []
+    for length in sorted(lengths):
+        options = {"max_model_len": length} if said else {}
+        asked = asked_of(spec(options=options), Need(context=None if said else length, people=people))
+        fits.append(asks.fit(asked, setting, 8 if cpu else 0.9))
+    short, long = fits
+    assert ORDER[short.level] <= ORDER[long.level]
+    if short.need_gib is not None and long.need_gib is not None:
+        assert short.need_gib <= long.need_gib + 1e-9
+    if short.people is not None and long.people is not None and None not in (short.people.value, long.people.value):
+        assert (short.people.value or 0) >= (long.people.value or 0)
+
+
 @settings(max_examples=60, deadline=None)
-@given(models, st.sampled_from(["l40s", "a100", "h100"]), st.sampled_from([1, 2]), st.integers(1024, 32_768))
-def test_more_gpus_never_need_more_of_each(name: str, kind: str, few: int, context: int) -> None:
-    """Apart from what GPUs cost each other, which is measured, and told as a part of its own."""
+@given(
+    models, st.sampled_from(["l40s", "a100", "h100"]), st.sampled_from([1, 2, 4]), st.integers(1024, 32_768),
+    st.sampled_from(["tp", "pp"]),
+)  # fmt: skip
+def test_more_gpus_never_need_more_of_each(name: str, kind: str, few: int, context: int, how: str) -> None:
+    """Apart from what GPUs cost each other, which is measured, and told as a part of its own.
+
+    Side by side or one after the other: a stage has at most all that the only one had.
+    """
     asks, asked = Estimator.of(FACTS[name]), asked_of(spec(), Need(context=context, people=4))
     shown, total, _capability = CARDS[kind]
     fits = [
-        asks.fit(asked, Setting(Gpu(shown, total_gib=total / 1024), "0.32.0", tp=count), 0.9)
+        asks.fit(asked, Setting(Gpu(shown, total_gib=total / 1024), "0.32.0", **{how: count}), 0.9)
         for count in (few, 2 * few)
     ]
     if any(fit.need_gib is None or fit.plan is None or not fit.plan.ranks for fit in fits):
         return
-    alone = [(fit.need_gib or 0) - (fit.plan.ranks[0].overhead.value or 0) for fit in fits if fit.plan]
+    alone = [
+        (fit.need_gib or 0) - max(rank.overhead.value or 0 for rank in fit.plan.ranks)
+        for fit in fits
+        if fit.plan is not None
+    ]
     assert alone[1] <= alone[0] * 1.02 + 0.01
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    models, st.sampled_from(sorted(CARDS)), st.sampled_from([1, 2]), st.integers(1024, 32_768), st.sampled_from(["fit"])
+)
+def test_nor_does_the_planner_claim_more_of_each(name: str, kind: str, few: int, context: int, priority: Any) -> None:
+    """As little as surely holds it: what each of more GPUs is asked for beyond what they cost each other."""
+    need, hosts = (
+        Need(context=context, people=2, priority=priority),
+        [lab(*(card(kind, n, used_mib=0) for n in range(4)))],
+    )
+    less, more = (plan(spec(gpu_count=count), hosts, FACTS[name], need) for count in (few, 2 * few))
+    if not isinstance(less, Placement) or not isinstance(more, Placement) or less.device != "gpu":
+        return
+    assert more.device == "gpu" and less.plan is not None and more.plan is not None
+    apart = [
+        max(rank.overhead.value or 0 for rank in done.plan.ranks) for done in (less, more) if done.plan is not None
+    ]
+    step = CARDS[kind][1] / 100 + 64  # a share is told in hundredths
+    assert more.reserve[0][1] <= less.reserve[0][1] + max(0.0, apart[1] - apart[0]) * 1024 * 1.05 + step
 
 
 @settings(max_examples=40, deadline=None)
@@ -137,6 +193,47 @@ def test_reservations_never_exceed_what_is_free(starts: list[tuple[str, Need, bo
         if stops and gpu.claims:
             gpu = gpu.without(frozenset({gpu.claims[0].holder}))
     assert gpu.reserved_mib == sum(claim.mib for claim in gpu.claims)
+
+
+Starts = st.lists(st.tuples(models, needs, st.sampled_from([1, 1, 2]), st.booleans()), min_size=2, max_size=8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(Starts, st.lists(st.sampled_from(["4090", "l40s"]), max_size=3), st.integers(8_000, 128_000))
+def test_nor_on_several_gpus_or_a_processor(starts: list[Any], kinds: list[str], ram_mib: int) -> None:
+    """Of the whole host: every GPU, and the machine's memory."""
+    host = lab(*(card(kind, index, used_mib=300) for index, kind in enumerate(kinds)), ram_total_mib=ram_mib,
+               ram_available_mib=ram_mib - 1_000, runtimes=(CUDA, CPU) if kinds else (CPU,))  # fmt: skip
+    running: list[str] = []
+    for number, (name, need, count, stops) in enumerate(starts):
+        done = plan(spec(gpu_count=count), [host], FACTS[name], need)
+        if isinstance(done, Placement):
+            host = _taken(host, done, str(number))
+            running.append(str(number))
+        for gpu in host.gpus:
+            assert sum(claim.mib for claim in gpu.claims) == gpu.reserved_mib <= gpu.total_mib
+            assert gpu.used_mib <= gpu.total_mib
+        assert sum(claim.mib for claim in host.ram_claims) == host.ram_reserved_mib <= host.ram_total_mib
+        assert host.ram_available_mib >= 0
+        if stops and running:
+            host = host.without(frozenset({running.pop(0)}))
+
+
+def _taken(host: HostView, done: Placement, holder: str) -> HostView:
+    """The host when this run holds all that was reserved for it, and the driver's part beside it."""
+    for uuid, mib in done.reserve:
+        claim = Claim(holder, f"run-{holder}", mib, mib + 400 if uuid else mib)
+        if uuid is None:
+            host = replace(host, ram_reserved_mib=host.ram_reserved_mib + mib, ram_claims=(*host.ram_claims, claim),
+                           ram_available_mib=host.ram_available_mib - mib)  # fmt: skip
+            continue
+        gpus = tuple(
+            replace(gpu, reserved_mib=gpu.reserved_mib + mib, used_mib=gpu.used_mib + mib + 400,
+                    claims=(*gpu.claims, claim)) if gpu.uuid == uuid else gpu
+            for gpu in host.gpus
+        )  # fmt: skip
+        host = replace(host, gpus=gpus)
+    return host
 
 
 @settings(max_examples=40, deadline=None)
