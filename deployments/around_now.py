@@ -77,6 +77,7 @@ def _seen(place: _Place, fleet: preflight.Fleet) -> Around:
         copy=copy.pk if copy is not None else None,
         copy_path=copy.path if copy is not None else "",
         model=fleet.artifact.model_id,
+        dtype=str(facts.get("dtype") or ""),
         method=_method(facts),
         kinds=parsers.kinds_of(fleet.artifact.model.name, facts),
         parsers=_parsers(flags),

@@ -76,6 +76,21 @@ FIXES: dict[str, Pair] = {
     "fix.task_score": (_("Use it for reranking (scores)"), _("That is what this model was made for.")),
     "fix.repair": (_("Fetch what is missing or damaged of the model's files"), ""),
     "fix.repair_file": (_("Fetch %(file)s again"), ""),
+    "fix.fetch": (
+        _("Fetch this model to the host"),
+        _("Engines start without network: all files of a model lie on the host before."),
+    ),
+    "fix.other_model": (
+        _("Use another model"),
+        _("If the newest engine does not know this one either, nothing can run it yet."),
+    ),
+    "fix.parts": (_("Split the model into %(to)s parts instead of %(from)s"), ""),
+    "fix.parts_one": (_("Do not split the model"), _("One process then calculates with all of it.")),
+    "fix.free_ram": (_("Free memory of the machine"), _("This shows how much is free:")),
+    "fix.plain_template": (
+        _("Let it chat by a plain template: “User: …”, “Assistant: …”"),
+        _("A model that was not taught to chat may go on talking for both sides."),
+    ),
     "fix.look": (
         _("Look at the model's files again"),
         _("At %(path)s something is missing or in another place than Berth knows."),

@@ -14,6 +14,7 @@ from deployments.mending import edits, planned
 from deployments.mending import refusals as mending
 from deployments.mending.around import Around
 from deployments.mending.choosing import parser_fixes
+from deployments.mending.classes import plain_template
 from deployments.mending.fix import Fix
 from deployments.mending.making import ranked
 from deployments.mending.turn import left_out
@@ -45,7 +46,8 @@ def of_files(
     found += [_refused(reason, spec, around) for reason in refusals if reason.code.startswith(OF_FILES)]
     chats = spec.task == "generate" and facts.get("chat_template") is False
     if chats and edits.value_of(spec, "chat_template") is None:
-        found.append(Finding("warning", "check.no_chat_template"))
+        plain = plain_template(spec, around)
+        found.append(Finding("warning", "check.no_chat_template", {}, "chat_template", tuple(plain)))
     return found
 
 

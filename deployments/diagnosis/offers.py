@@ -34,6 +34,7 @@ WORDS = {
     "busy": _("Port %(port)s is held by %(holder)s."),
 }
 MOST_CHOICES = 100
+KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"  # GiB
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 # Options that were renamed or removed: what to write instead ("" nothing).
 RENAMED = {
@@ -191,6 +192,12 @@ def _rank(known: Known) -> int | None:
     return next((allowed for allowed in RANKS if rank is not None and allowed >= rank), None)
 
 
+def _longer(known: Known) -> int | None:
+    """What was asked for, rounded up to 1,024 tokens."""
+    asked, length = known.number("asked"), known.number("length")
+    return None if not asked or (length and asked <= length) else math.ceil(asked / 1024) * 1024
+
+
 def _block(known: Known) -> int | None:
     block, multiple = known.number("block"), known.number("multiple")
     return int(max(1, math.ceil((block or 1) / multiple)) * multiple) if multiple else None
@@ -273,6 +280,7 @@ CALCULATIONS: dict[str, Callable[[Known], Any]] = {
     "gpus": _gpus,
     "numa": _numa,
     "rank": _rank,
+    "longer": _longer,
     "block": _block,
     "choice": _choice,
     "asker": _asker,
@@ -292,8 +300,22 @@ def offers(rule: Rule, log: Mapping[str, str], facts: Mapping[str, Any], evidenc
     """The fixes of a class with their numbers: what is ready and likely first; of two alike the cheaper first."""
     known = Known(log, facts, evidence)
     made = [offer for fix in rule.remedies if (offer := _offer(fix, known)) is not None]
-    made += _back(rule, evidence)
+    made += _back(rule, evidence) + _more_on_cpu(rule, known)
     return tuple(sorted(made, key=lambda offer: (-_worth(offer), offer.name)))
+
+
+def _more_on_cpu(rule: Rule, known: Known) -> list[Offer]:
+    """One request needs more than what is set aside: on a CPU that is a number of its own."""
+    if rule.code != "mem.kv_lt_len" or known.evidence.numa_nodes is None:
+        return []
+    need, length, have = known.number("need"), known.number("length"), known.number("estimate")
+    now = known.option(KV_SPACE)
+    if need is None and length and have and now:
+        need = now * length / have
+    if need is None:
+        return []
+    params = {"name": KV_SPACE, "to": math.ceil(need)}
+    return [Offer("env", KV_SPACE, now, params["to"], WORDS["env"], params, chance=82, cost="memory")]
 
 
 def _worth(offer: Offer) -> float:
@@ -358,7 +380,8 @@ def about_of(code: str, kept: Mapping[str, Any]) -> str:
     if kept.get("text") in (WORDS["back"], WORDS["without"]):
         return "back"
     rule = BY_CODE.get(code)
-    made_of = (kept.get("kind"), kept.get("text"))
-    own = (remedy for remedy in (rule.remedies if rule is not None else ()) if remedy.say)
-    named = {(remedy.kind, remedy.say): remedy.about for remedy in own}
-    return named.get(made_of, "gguf_plugin" if "gguf-plugin" in str(kept.get("name")) else "")
+    remedies = rule.remedies if rule is not None else ()
+    said = {(remedy.kind, remedy.say): remedy.about for remedy in remedies if remedy.say}
+    plain = {(remedy.kind, remedy.name): remedy.about for remedy in remedies if not remedy.say}
+    kind = kept.get("kind")
+    return said.get((kind, kept.get("text")), plain.get((kind, kept.get("name")), ""))

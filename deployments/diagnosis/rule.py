@@ -29,10 +29,10 @@ def gettext_noop(text: str) -> str:
 
 # What a remedy is about, where its kind and name leave that open. Decisions look at this and never at a sentence.
 # newer: a release that may know more. other_engine: not one that Berth starts. smaller, other_form: a form of the model
-# that takes less memory, or that is quantised in another way. gpu_memory, ram, port: what somebody holds. back: the
-# value with which it worked.
+# that takes less memory, or that is quantised in another way. gpu_memory, ram, port: what somebody holds. longer:
+# a longer conversation is what was asked for. back: the value with which it worked.
 About = Literal[
-    "", "newer", "other_engine", "smaller", "other_form", "gpu_memory", "ram", "port", "gguf_plugin", "back"
+    "", "newer", "other_engine", "smaller", "other_form", "gpu_memory", "ram", "port", "gguf_plugin", "longer", "back"
 ]
 ABOUTS: tuple[str, ...] = get_args(About)
 
@@ -128,9 +128,9 @@ def _choices(items: Any) -> Iterator[tuple[str, ...]]:
         yield (run,)
 
 
-def put(name: str, to: str, chance: int = 70, cost: str = "", say: str = "") -> Remedy:
+def put(name: str, to: str, chance: int = 70, cost: str = "", say: str = "", about: About = "") -> Remedy:
     """An option gets a value."""
-    return Remedy("set", name, to, say, chance=chance, cost=cost)
+    return Remedy("set", name, to, say, chance=chance, cost=cost, about=about)
 
 
 def drop(name: str, chance: int = 80, cost: str = "") -> Remedy:

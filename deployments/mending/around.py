@@ -59,6 +59,7 @@ class Around:
     copy_path: str = ""
     repairable: bool = False
     model: int | None = None
+    dtype: str = ""  # the number format in which the model was made
     method: str = ""  # how the model is quantised, "" not at all
     kinds: tuple[str, ...] = ()  # what tells the model's family, see engines/parsers.py
     parsers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # those that the engine has, by option

@@ -13,6 +13,7 @@ from deployments.engines import parsers
 from deployments.mending import edits
 from deployments.mending.around import Around
 from deployments.mending.choosing import parser_fixes
+from deployments.mending.classes import of_class
 from deployments.mending.fix import Fix
 from deployments.mending.making import patch_fix, ranked
 from deployments.mending.turn import left_out
@@ -188,4 +189,9 @@ _MADE: dict[str, Callable[[Mapping[str, Any], DeploymentSpec, Around], list[Fix]
     "copy.vanished": _look,
     "path_missing": _look,
     "start.deadline": _more_time,
+    "start.hung": lambda params, spec, around: [
+        *of_class("start.hung", spec, around),
+        *_more_time(params, spec, around),
+    ],
+    "serve.hung": lambda params, spec, around: of_class("serve.hung", spec, around),
 }

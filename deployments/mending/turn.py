@@ -11,13 +11,14 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from deployments.diagnosis.offers import RENAMED
+from deployments.diagnosis.offers import KV_SPACE, RENAMED
 from deployments.diagnosis.result import Offer
 from deployments.diagnosis.rules import BY_CODE
 from deployments.engines import denied, parsers
 from deployments.mending import edits
 from deployments.mending.around import Around, Form, Holder
 from deployments.mending.choosing import choose, parser_fixes
+from deployments.mending.classes import AGAIN, again, of_class
 from deployments.mending.fix import Effect, Fix
 from deployments.mending.making import patch_fix, ranked
 from deployments.mending.titles import effects_of, title_of
@@ -34,12 +35,9 @@ TOGETHER = {
     "enable_auto_tool_choice": ("tool_call_parser",),
 }
 SAME_VALUE = ("max_model_len", "gpu_memory_utilization", "tensor_parallel_size", "kv_cache_memory_bytes")
-KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 PACKAGE = re.compile(r"(?:(?:--upgrade|--force-reinstall) )?[A-Za-z0-9][\w.<>=\[\], -]{0,100}")
 MOST_HOLDERS = 2
 SMALL_SHARE, SMALL_CHANCE = 0.2, 40
-TASKS = ("generate", "embed", "score")
-AGAIN = 45  # how often the same start goes well the next time, where it may
 
 
 def fixes_of(code: str, offers: Iterable[Offer], spec: DeploymentSpec, around: Around) -> list[Fix]:
@@ -47,7 +45,7 @@ def fixes_of(code: str, offers: Iterable[Offer], spec: DeploymentSpec, around: A
     found: list[Fix] = []
     for offer in offers:
         found += _TURN.get(offer.kind, _nothing)(offer, spec, around)
-    found += _of_class(code, spec, around)
+    found += of_class(code, spec, around)
     if code in BY_CODE and BY_CODE[code].curable and not any(fix.kind == "again" for fix in found):
         found.append(Fix("again", "fix.again", chance=AGAIN))
     return ranked(found)
@@ -63,7 +61,7 @@ def _nothing(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
 def _set(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     name, to = offer.name, typed(offer.after)
     if name in PORTS:
-        return [_again(offer.chance, around.port_holder)]
+        return [again(offer.chance, around.port_holder)]
     if name == "model":
         return _file(offer, around)
     if name == KV_SPACE:
@@ -75,7 +73,7 @@ def _set(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     if name == "gpu_memory_utilization" and not around.on_gpu:
         return []  # there is no such share on a CPU
     if name in SPLIT:
-        return _split(offer, spec, to)
+        return _split(offer, spec, around, to)
     if name in parsers.OPTIONS and offer.about != "back":
         return parser_fixes(spec, name, around, _choices(offer))
     back = to is not None and offer.about == "back"
@@ -85,7 +83,13 @@ def _set(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
         if to is None or (isinstance(now, int) and now <= to):
             return _settings(offer, name)
     now = edits.value_of(spec, name)
-    if name == "max_model_len" and not back and isinstance(now, int) and isinstance(to, int) and to >= now:
+    if (
+        name == "max_model_len"
+        and offer.about not in ("back", "longer")
+        and isinstance(now, int)
+        and isinstance(to, int)
+        and to >= now
+    ):
         return []  # the log is of a longer one: a longer conversation never helps
     chance = offer.chance
     if name == "gpu_memory_utilization" and not back and isinstance(to, float) and to < SMALL_SHARE:
@@ -123,14 +127,27 @@ def _choices(offer: Offer) -> list[str]:
     return [str(name) for name in told] if isinstance(told, list) else []
 
 
-def _split(offer: Offer, spec: DeploymentSpec, to: Any) -> list[Fix]:
+def _split(offer: Offer, spec: DeploymentSpec, around: Around, to: Any) -> list[Fix]:
     if not isinstance(to, int) or to < 1:
         return []
     was = offer.before or edits.value_of(spec, "tensor_parallel_size") or len(spec.gpu_uuids) or spec.gpu_count
     if str(to) == str(was):
         return []
+    if not around.on_gpu:
+        return _parts(offer, spec, to, was)
     patch = edits.with_gpus(spec, to)
     return patch_fix(spec, "gpu_count", patch, to, chance=offer.chance, cost=offer.cost, before=was)
+
+
+def _parts(offer: Offer, spec: DeploymentSpec, to: int, was: Any) -> list[Fix]:
+    """On a CPU no GPUs are counted: the model is split or not."""
+    name = SPLIT[0]
+    patch = edits.with_option(spec, name, to) if to > 1 else edits.without_option(spec, name)
+    if patch is None:
+        return []
+    code = "fix.parts" if to > 1 else "fix.parts_one"
+    fix = Fix("patch", code, {"from": was, "to": to}, patch=patch, option=name, chance=offer.chance, cost=offer.cost)
+    return [fix.told(*effects_of(name, offer.cost, was, to))]
 
 
 def _file(offer: Offer, around: Around) -> list[Fix]:
@@ -274,6 +291,9 @@ def _permission(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]
 def _host(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
     """Something on the machine; where it is known who holds what, that is named instead."""
     plain = Fix("host", "", text=offer.text, command=offer.command, chance=offer.chance, cost=offer.cost)
+    if offer.about == "gpu_memory" and not around.on_gpu:
+        held = Fix("host", "fix.free_ram", command="free -g", chance=offer.chance, cost=offer.cost)
+        return [*_held(around, offer.chance, on_gpu=False), held]
     if offer.about == "gpu_memory":
         return [*_held(around, offer.chance, on_gpu=True)] or [plain]
     if offer.about == "ram":
@@ -338,31 +358,3 @@ _TURN: dict[str, Callable[[Offer, DeploymentSpec, Around], list[Fix]]] = {
     "host": _host,
     "model": _model,
 }
-
-
-# --- what the class itself proposes -----------------------------------------------------------------------------------
-
-
-def _again(chance: int, holder: str = "") -> Fix:
-    fix = Fix("again", "fix.again_port", {}, chance=chance)
-    return fix.told(Effect(True, "effect.port_of", {"holder": holder})) if holder else fix
-
-
-def _of_class(code: str, spec: DeploymentSpec, around: Around) -> list[Fix]:
-    """Beyond what its rule says: with what is known of the host."""
-    if code == "mem.host_oom_killed" and not around.on_gpu:
-        was = spec.kv_cache_gib or around.kv_cache_gib or 0
-        if was >= 2:
-            return patch_fix(spec, "kv_cache_gib", {"kv_cache_gib": was // 2}, was // 2, chance=78, cost="context",
-                             before=was)  # fmt: skip
-        return [Fix("again", "fix.again", chance=AGAIN)]
-    if code == "mem.kv_none" and not around.on_gpu:
-        was = spec.kv_cache_gib or around.kv_cache_gib or 0
-        more = {"kv_cache_gib": was * 2}
-        return patch_fix(spec, "kv_cache_gib", more, was * 2, chance=90, cost="memory", before=was) if was else []
-    if code == "config.runner_mismatch":
-        task = next((task for task in TASKS if task in around.tasks and task != spec.task), "")
-        return patch_fix(spec, "task", {"task": task}, task, chance=88) if task else []
-    if code in ("arch.unsupported", "arch.transformers_old", "arch.none") and around.own_code:
-        return [Fix("permission", "fix.code", link="code", target=around.model, chance=60, cost="safety")]
-    return []

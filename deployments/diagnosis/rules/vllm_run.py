@@ -4,7 +4,6 @@ from deployments.diagnosis.rule import Rule, drop, env, host, model, newer, put,
 from deployments.diagnosis.rule import gettext_noop as _
 
 NEWER = _("Start with a newer version of the engine.")
-OTHER_ATTENTION = "TRITON_ATTN"
 
 RULES = (
     Rule(
@@ -44,7 +43,7 @@ RULES = (
             "torch.AcceleratorError: CUDA error: device-side assert triggered",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] memory access is uniform",),
-        (put("enforce_eager", "true", 50, "speed"), put("attention_backend", OTHER_ATTENTION, 45), newer(NEWER, 50)),
+        (put("enforce_eager", "true", 50, "speed"), put("attention_backend", "TRITON_ATTN", 45), newer(NEWER, 50)),
         curable=True,
     ),
     Rule(
@@ -243,13 +242,16 @@ RULES = (
         "serving",
         _("A request is longer than the context"),
         _("Only this request was refused; the engine goes on."),
-        (r"maximum context length is (?P<length>\d+) tokens", r"longer than the maximum model length"),
+        (
+            r"maximum context length is (?P<length>\d+) tokens(?:.*? requested (?P<asked>\d+) tokens)?",
+            r"longer than the maximum model length",
+        ),
         (
             "ValueError: This model's maximum context length is 8192 tokens. However, you requested 9000 tokens",
             "ValueError: The prompt (total length 9000) is longer than the maximum model length of 8192.",
         ),
         ("INFO 01-01 10:00:00 [x.py:1] Using max model len 8192",),
-        (put("max_model_len", "=longer", 50, "memory"),),
+        (put("max_model_len", "=longer", 50, "memory", about="longer"),),
         role="request",
     ),
     Rule(
