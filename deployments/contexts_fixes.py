@@ -37,6 +37,7 @@ def fix_view(row: Deployment, fix: Fix, *, first: bool = False) -> dict[str, Any
     view: dict[str, Any] = {
         "key": fix.key,
         "kind": fix.kind,
+        "code": fix.code,
         "title": what,
         "text": note,
         "effects": effects,

@@ -10,6 +10,8 @@ from deployments import golden, measured, measured_runs, revisions
 from deployments.contexts_revisions import changes_between
 from deployments.models import Deployment, Revision, Run
 from deployments.spec import DeploymentSpec
+from models_catalog.estimate.plan import Reason
+from models_catalog.estimate.words import say
 from panel.core.numbers import approx, duration, gib, ngroup
 from panel.fleet.wording import ENGINES
 
@@ -36,8 +38,9 @@ def shown(name: str, value: float | None) -> str:
 def compared(run: Run) -> list[dict[str, Any]]:
     """Each quantity that was foreseen and measured, the time of the start last. Empty without either."""
     before, after = run.foreseen, run.measured
+    sources = (run.placement.get("estimate") or {}).get("sources") or {}
     found = [
-        _line(str(LABELS[name]), name, before, after)
+        {**_line(str(LABELS[name]), name, before, after), "why": _source(sources.get(name))}
         for name in measured.NAMES
         if name in after and (name in before or name in ("kv_gib", "kv_tokens"))
     ]
@@ -47,6 +50,11 @@ def compared(run: Run) -> list[dict[str, Any]]:
         told = approx(duration(usual)) if usual is not None else "—"
         found.append({"name": _("Time until ready"), "foreseen": told, "measured": duration(took), "off": ""})
     return found
+
+
+def _source(told: dict[str, Any] | None) -> str:
+    """Where the estimate took a number from, as it was kept with the run; "" where it was not."""
+    return say(Reason(told["code"], told.get("params") or {}), _) if told else ""
 
 
 def _line(label: str, name: str, before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:

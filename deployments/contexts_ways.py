@@ -7,9 +7,11 @@ from django.utils.translation import gettext as _
 
 from deployments.contexts_convert import conversions
 from deployments.models import Deployment
+from deployments.pages import smaller
 from deployments.spec import DeploymentSpec
 from deployments.wording import FIXED_WHERE
 from deployments.wording import fixes as fixes_said
+from models_catalog.models import Artifact
 
 
 def ways(row: Deployment, fixes: list[dict[str, Any]] | None = None) -> list[dict[str, str]]:
@@ -49,7 +51,7 @@ def ways(row: Deployment, fixes: list[dict[str, Any]] | None = None) -> list[dic
     if any(fix["kind"] == "again" for fix in fixes or []):  # said above, with why it helps
         del found[1]
     said = [] if fixes else map(_proposed, fixes_said(row.reason))
-    return [*said, *_to_convert(row, spec), *found, *_record(row)]
+    return [*said, *_to_convert(row, spec), *_smaller(row, spec, fixes or []), *found, *_record(row)]
 
 
 def _record(row: Deployment) -> list[dict[str, str]]:
@@ -65,6 +67,17 @@ def _record(row: Deployment) -> list[dict[str, str]]:
             "label": _("Open the record"),
         }
     ]
+
+
+def _smaller(row: Deployment, spec: DeploymentSpec, fixes: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """A search of the hub, where the model was too big and none of its forms that are known here would do."""
+    if not smaller.is_too_big(row.reason) or any(fix["code"] in smaller.TWINS for fix in fixes):
+        return []
+    artifact = Artifact.objects.filter(pk=spec.artifact_id).select_related("model").first()
+    if artifact is None:
+        return []
+    text = _("A quantised form of this model takes less memory.")
+    return [{"title": _("Take a smaller form of the model"), "text": text, **smaller.search(artifact)}]
 
 
 def _to_convert(row: Deployment, spec: DeploymentSpec) -> list[dict[str, str]]:

@@ -3,6 +3,7 @@
 Only links: nothing is asked of a hub here. Reads only.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.urls import reverse
@@ -35,7 +36,7 @@ def links(check: Check, artifact_id: int, actor: Any) -> dict[str, Any]:
     wanted = [*away, *([artifact_id] if may and not has_twin and _too_big(check) else [])]
     rows = Artifact.objects.select_related("model").in_bulk(wanted) if wanted else {}
     found = {pk: _fetch(row, may=may) for pk, row in rows.items() if pk in away}
-    return {"by_artifact": found, "hub": _search(rows[artifact_id]) if artifact_id in rows else None}
+    return {"by_artifact": found, "hub": search(rows[artifact_id]) if artifact_id in rows else None}
 
 
 def _artifact_of(change: Change) -> int:
@@ -44,8 +45,12 @@ def _artifact_of(change: Change) -> int:
 
 def _too_big(check: Check) -> bool:
     """Whether the model's size is what stands in the way somewhere."""
-    told = check.reason.get("params", {}).get("candidates") or []
-    return check.placement is None and any(one.get("code") in SIZE for one in told)
+    return check.placement is None and is_too_big(check.reason)
+
+
+def is_too_big(reason: Mapping[str, Any]) -> bool:
+    """The same of a reason that was kept."""
+    return any(one.get("code") in SIZE for one in (reason.get("params") or {}).get("candidates") or [])
 
 
 def _repo(artifact: Artifact) -> tuple[str, str]:
@@ -66,7 +71,7 @@ def _fetch(artifact: Artifact, *, may: bool) -> dict[str, str]:
     return {"url": f"{reverse('download-new')}?{query}", "label": _("Download it")}
 
 
-def _search(artifact: Artifact) -> dict[str, str]:
+def search(artifact: Artifact) -> dict[str, str]:
     """A search for the same name, on the hub that it came from."""
     source, repo = _repo(artifact)
     query = urlencode({"source": source or Source.HUGGINGFACE, "q": stem(repo or artifact.model.name)})

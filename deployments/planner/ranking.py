@@ -34,9 +34,6 @@ class Ranked:
     reasons: tuple[Candidate, ...]
     asked: Asked
 
-    def placements(self) -> list[Placement]:
-        return [placement_of(spot) for spot in self.spots]
-
 
 def plan(
     spec: DeploymentSpec,
@@ -69,13 +66,6 @@ def _first(spec: DeploymentSpec, found: Ranked) -> Placement:
     return replace(
         placement_of(best), elsewhere=found.reasons, others=tuple(next_), rivals=len(others), why=Reason(code)
     )
-
-
-def ranked(
-    spec: DeploymentSpec, hosts: Sequence[HostView], model_facts: Mapping[str, Any], need: Need | None = None
-) -> list[Placement]:
-    """Every placement with this many GPUs, the best first."""
-    return rank(spec, hosts, model_facts, need).placements()
 
 
 def rank(

@@ -74,10 +74,10 @@ class Spot:
             age = tuple(-number for number in min((gpu.capability or (0, 0)) for gpu in self.gpus)) if self.gpus else ()
             parts = len(self.gpus) if slow else -len(self.gpus)
             shared = sum(len(gpu.claims) + len(gpu.others) for gpu in self.gpus)
-            found = (("slow_link", slow), ("older", age), ("gpus", parts), ("squeezed", self.squeezed))
-            return (*first, *found, ("shared", shared), ("fuller", -self.free), *last)
-        found = (("squeezed", self.squeezed), ("gpus", len(self.gpus)), ("slow_link", slow))
-        return (*first, *found, ("fuller", -self.free), *last)
+            newer = (("slow_link", slow), ("older", age), ("gpus", parts), ("squeezed", self.squeezed))
+            return (*first, *newer, ("shared", shared), ("fuller", -self.free), *last)
+        alone = (("squeezed", self.squeezed), ("gpus", len(self.gpus)), ("slow_link", slow))
+        return (*first, *alone, ("fuller", -self.free), *last)
 
     def rank(self, asked: Asked) -> tuple[Any, ...]:
         return tuple(value for _name, value in self.marks(asked))

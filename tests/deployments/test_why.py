@@ -12,7 +12,10 @@ from django.urls import reverse
 
 from deployments import preflight
 from deployments.checklist.static import of_plan
+from deployments.contexts_measured import compared
+from deployments.contexts_ways import ways
 from deployments.pages import why
+from deployments.reconcile import reconcile
 from deployments.schemas_plan import plan_out
 from deployments.spec import DeploymentSpec
 from deployments.wording import words
@@ -231,6 +234,32 @@ def test_what_fits_or_waits_for_something_else_asks_nothing_of_the_catalog(ask: 
     assert ask(copy).context["hub"] is None
     Host.objects.update(lost_at="2026-01-01T00:00:00Z")
     assert ask(copy).context["hub"] is None
+
+
+def test_a_start_that_failed_for_its_size_leads_to_the_hub_too() -> None:
+    copy = too_big()
+    row = builders.make_deployment(copy, state="failed")
+    row.reason = look(copy).reason
+    assert row.reason["code"] == "place.none"
+    (way,) = [way for way in ways(row) if "/find" in way.get("url", "")]
+    assert way["label"] == "Look for a smaller form on the Hub"
+    assert not [way for way in ways(row, [{"code": "change.twin", "kind": "patch"}]) if "/find" in way.get("url", "")]
+    row.reason = {"code": "place.none", "params": {"candidates": [{"code": "host.lost", "params": {}}]}}
+    assert not [way for way in ways(row) if "/find" in way.get("url", "")]
+
+
+def test_what_was_estimated_says_where_it_came_from_beside_what_was_measured() -> None:
+    copy = shelf()
+    row = builders.make_deployment(copy, desired="running")
+    reconcile(row.pk)
+    row.refresh_from_db()
+    run = row.run
+    run.measured = {name: run.foreseen[name] for name in ("weights_gib", "kv_gib", "kv_tokens")}
+    said = {line["name"]: line["why"] for line in compared(run)}
+    assert said["Weights"] == "Counted from the model's shape, two bytes for each weight."
+    assert all(said.values())
+    run.placement = {**run.placement, "estimate": None}
+    assert not any(line["why"] for line in compared(run)), "a start from before estimates were kept"
 
 
 # --- the API ----------------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import pytest
 
 from deployments.engines.base import Reason, RuntimeFacts
 from deployments.placement import Claim, GpuUser, RuntimeView
-from deployments.planner import Need, ranked
+from deployments.planner import Need
 from deployments.planner.rules import fast_link
-from tests.deployments.pure.plans import CPU, CUDA, PYTHON, card, codes, lab, model, none, place, spec
+from tests.deployments.pure.plans import CPU, CUDA, PYTHON, card, codes, lab, model, none, place
 
 AWQ = {
     "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
@@ -108,8 +108,8 @@ def test_the_priority_decides_among_places_that_fit() -> None:
     hosts = (lab(card("l40s")), lab(card("h100"), number=2), lab(card("4090", used_mib=1_500), number=3))
     assert place(*hosts, need=Need(priority="speed")).host_id == 2
     assert place(*hosts, need=Need(priority="fit")).host_id == 3
-    order = [found.host_id for found in ranked(spec(), hosts, model(), Need(priority="speed"))]
-    assert order == [2, 1, 3], "the newer, then the emptier"
+    best = place(*hosts, need=Need(priority="speed"))
+    assert [found.host_id for found in (best, *best.others)] == [2, 1, 3], "the newer, then the emptier"
 
 
 @pytest.mark.parametrize(
