@@ -10,7 +10,6 @@ from django.utils.translation import gettext as _
 from deployments import queries
 from deployments.models import Deployment
 from deployments.spec import NAME
-from models_catalog import fits
 from models_catalog import queries as catalog
 from models_catalog.contexts import fits_word
 from models_catalog.models import Artifact, Copy
@@ -49,7 +48,6 @@ def choices(chosen: str, actor: Any, find: str = "") -> tuple[list[dict[str, Any
         }
         choice["suggest"] = json.dumps({f"f-{name}": value for name, value in fields.items()})
     _tell_apart(found)
-    _say_the_most(found)
     return sorted(found, key=_rank), total
 
 
@@ -116,14 +114,6 @@ def _tell_apart(found: list[dict[str, Any]]) -> None:
     for choice in found:
         if seen[(choice["name"], choice["artifact"].label)] > 1:
             choice["path"] = choice["folder"]
-
-
-def _say_the_most(found: list[dict[str, Any]]) -> None:
-    """Beside what is too big: what there is. At most two queries."""
-    big = [choice for choice in found if choice["fits_kind"] == "bad"]
-    most = max((group.total_mib * group.count for group in fits.groups()), default=0) if big else 0
-    for choice in big:
-        choice["facts"] += " · " + _("the most on one host is %(size)s") % {"size": size(most << 20)}
 
 
 def suggestion(artifact: Artifact) -> dict[str, Any]:

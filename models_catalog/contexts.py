@@ -98,7 +98,34 @@ def fits_word(fits: dict[str, Any]) -> tuple[str, str, str]:
     }
     kind_, word = badges.get(fits.get("best", ""), ("", ""))
     on = [gpus(one["name"], one["count"], one["total_mib"], cpu=one["cpu"]) for one in fits.get("on", [])]
+    if missing := fits.get("short"):
+        return kind_, word, too_big(missing)
     return kind_, word, _(" or ").join(on[:2])
+
+
+def too_big(missing: Mapping[str, Any]) -> str:
+    """ "≈ 38.2 GiB needed, 22.9 GiB usable on 1 × RTX 4090; fits on 2 × RTX 4090": by how much, and what would help.
+
+    `missing` is what fits.word keeps of it.
+    """
+    place = gpus(missing["name"], missing["count"], missing["total_mib"], cpu=missing["cpu"])
+    parts = []
+    if missing["need_gib"] is not None and missing["need_gib"] > missing["have_gib"]:
+        values = {"need": f"{missing['need_gib']:,.1f}", "have": f"{missing['have_gib']:,.1f}", "place": place}
+        each = _("≈ %(need)s GiB needed of each GPU, %(have)s usable (%(place)s)")
+        all_ = _("≈ %(need)s GiB needed, %(have)s usable (%(place)s)")
+        parts.append((each if missing["count"] > 1 else all_) % values)
+    parts.append(would_fit(missing["context"], missing["other"]))
+    return "; ".join(part for part in parts if part)
+
+
+def would_fit(context: int | None, other: Mapping[str, Any] | None) -> str:
+    """The nearest change, "" where none is known."""
+    if context:
+        return _("fits with %(n)s tokens") % {"n": ngroup(context)}
+    if other:
+        return _("fits on %(place)s") % {"place": gpus(other["name"], other["count"], other["total_mib"])}
+    return ""
 
 
 def gpus(name: str, count: int, total_mib: int, *, cpu: bool = False) -> str:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlencode
 
@@ -10,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
 from models_catalog import fits, queries
-from models_catalog.contexts import Form, forms_of, gpus, tokens
+from models_catalog.contexts import Form, forms_of, gpus, tokens, would_fit
 from models_catalog.estimate import table
 from models_catalog.estimate.table import Cell, Group, Row
 from models_catalog.estimate.words import say
@@ -20,6 +21,7 @@ from models_catalog.models import CatalogModel
 from panel.core.numbers import approx, ngroup
 
 HOSTS_SHOWN = 3
+COUNTED = ("ram.too_small", "offload.too_large")  # reasons that say already how much is needed and there
 MOST_REQUESTS = 1000  # of a cell; what lies above tells nobody more
 TABLES_KEPT = 32
 _tables: dict[tuple[Any, ...], list[Row]] = {}
@@ -45,7 +47,15 @@ def fit_page(form: Form | None, *, may_deploy: bool) -> dict[str, Any]:
         return {"rows": [], "unknown": True, "form": form}
     hosts = _hosts(form) if may_deploy and form.deployable else {}
     found = _table(form, fits.groups(), version)
-    return {**_page(form, lengths, version), "rows": [_row(row, form, hosts) for row in found]}
+    return {**_page(form, lengths, version), **_heads(found), "rows": [_row(row, form, hosts) for row in found]}
+
+
+def _heads(rows: Sequence[Row]) -> dict[str, str]:
+    """What the rows are: GPUs, processors, or both."""
+    kinds = {row.group.cpu for row in rows}
+    if kinds == {True}:
+        return {"head": _("Processors"), "of": _("processors")}
+    return {"head": _("GPUs and processors"), "of": _("GPUs and processors")} if len(kinds) == 2 else {}
 
 
 def elsewhere_page(form: Form | None) -> dict[str, Any]:
@@ -77,7 +87,8 @@ def _is_known(facts: ModelFacts) -> bool:
 
 
 def _page(form: Form, lengths: Sequence[int], version: str) -> dict[str, Any]:
-    return {"form": form, "version": version, "lengths": [tokens(length) for length in lengths]}
+    heads = {"head": _("GPUs"), "of": _("GPUs")}
+    return {"form": form, "version": version, "lengths": [tokens(length) for length in lengths], **heads}
 
 
 def _hosts(form: Form) -> dict[str, int]:
@@ -107,8 +118,20 @@ def _where(group: Group) -> str:
 
 
 def _why(row: Row) -> str:
-    """The first reason, in words."""
-    return say(row.reasons[0], _) if row.reasons else ""
+    """The first reason, in words, and what would help."""
+    said = say(row.reasons[0], _) if row.reasons else ""
+    missing = row.short
+    if missing is None:
+        return said
+    need, have = missing.need_gib, missing.have_gib
+    if need is not None and need > have and not (row.reasons and row.reasons[0].code in COUNTED):
+        said = _("About %(need)s GiB are needed and %(have)s usable.") % {
+            "need": f"{need:,.1f}",
+            "have": f"{have:,.1f}",
+        }
+    other = asdict(missing.other) if missing.other is not None else None
+    helps = would_fit(missing.context, other)
+    return f"{said} {helps[:1].upper()}{helps[1:]}." if helps else said
 
 
 def _cell(cell: Cell) -> dict[str, Any]:

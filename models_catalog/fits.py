@@ -15,13 +15,14 @@ from packaging.version import InvalidVersion, Version
 from models_catalog.estimate.kernels import Capability, capability_of
 from models_catalog.estimate.machines import answer
 from models_catalog.estimate.need import Needs
+from models_catalog.estimate.short import short, usual_by_size
 from models_catalog.estimate.table import Group, suited
 from models_catalog.facts import ModelFacts
 from models_catalog.models import Artifact
 from panel.fleet import models as fleet
 from panel.fleet.runtimes.install_checks import GOOD_VERSION
 
-RULES = "3"  # counted up when the estimate changes, so that kept words are made anew
+RULES = "4"  # counted up when the estimate changes, so that kept words are made anew
 USUAL_CONTEXT = 8192
 COUNTS = (1, 2, 4, 8)
 MOST_KINDS, MOST_CPU_KINDS = 12, 3
@@ -132,9 +133,10 @@ def freshen() -> int:
 def word(facts: ModelFacts, known: Iterable[Group], version: str) -> dict[str, Any]:
     """{best: verdict, on: [{name, count, cpu, total_mib, verdict, requests}]}: of each kind the fewest GPUs that do.
 
-    `requests` are those of the usual context at the same time; None where that is not known.
+    `requests` are those of the usual context at the same time; None where that is not known. Where nothing holds it,
+    `short` says how much is missing on the largest, and what would help.
     """
-    context = min(USUAL_CONTEXT, facts.context_length or USUAL_CONTEXT)
+    context, known = min(USUAL_CONTEXT, facts.context_length or USUAL_CONTEXT), list(known)
     on: dict[tuple[str, int], dict[str, Any]] = {}
     seen, needs = set(), Needs(facts)
     for group in suited(facts, known):
@@ -155,4 +157,20 @@ def word(facts: ModelFacts, known: Iterable[Group], version: str) -> dict[str, A
             }
     order = ("fits", "tight", "unknown", "does_not_fit")
     best = next((verdict for verdict in order if verdict in seen), "")
-    return {"best": best, "on": list(on.values())[:6]}
+    found: dict[str, Any] = {"best": best, "on": list(on.values())[:6]}
+    return found | ({"short": _short(needs, known, context, version)} if best == "does_not_fit" else {})
+
+
+def _short(needs: Needs, known: Iterable[Group], context: int, version: str) -> dict[str, Any]:
+    """{name, count, cpu, total_mib, need_gib, have_gib, context, other} of the largest; see estimate/short.py."""
+    machines = [group.machine for group in suited(needs.facts, known)] if needs.facts is not None else []
+    divided = [one for one in machines if answer(needs, one, context, version).divides]
+    most = max(divided or machines, key=lambda one: (not one.cpu, one.total_mib * one.count))
+    told = short(needs, most, context, version, usual_by_size())
+    other = (
+        {"name": told.other.name, "count": told.other.count, "total_mib": told.other.total_mib} if told.other else None
+    )
+    return {
+        "name": most.name, "count": most.count, "cpu": most.cpu, "total_mib": most.total_mib,
+        "need_gib": told.need_gib, "have_gib": round(told.have_gib, 2), "context": told.context, "other": other,
+    }  # fmt: skip

@@ -48,6 +48,7 @@ class Answer:
     requests: Amount | None = None
     reasons: tuple[Reason, ...] = ()
     divides: bool = True  # False: not into so many parts, whatever their memory
+    need_gib: float | None = None  # of each GPU, or of the machine, as far as that is known
 
 
 def answer(needs: Needs, machine: Machine, context: int, version: str) -> Answer:
@@ -65,7 +66,7 @@ def answer(needs: Needs, machine: Machine, context: int, version: str) -> Answer
     fit = alone.on_gpus(needs, wish, setting, machine.total_mib, machine.count).fit
     reasons = fit.plan.reasons if fit.plan is not None else ()
     refused = fit.plan is not None and not fit.plan.ranks and fit.level == "no"
-    return Answer(VERDICTS[fit.level], fit.people, reasons, divides=not refused)
+    return Answer(VERDICTS[fit.level], fit.people, reasons, divides=not refused, need_gib=fit.need_gib)
 
 
 def _on_cpu(needs: Needs, machine: Machine, wish: Wish, version: str) -> Answer:
@@ -74,8 +75,9 @@ def _on_cpu(needs: Needs, machine: Machine, wish: Wish, version: str) -> Answer:
     given = alone.on_cpu(needs, wish, setting, weights, machine.total_mib)
     if given.fit.level != "no" and given.need_mib > machine.total_mib:
         params = {"need": round(given.need_mib / 1024, 2), "free": round(machine.total_mib / 1024, 2)}
-        return Answer("does_not_fit", reasons=(Reason("ram.too_small", params),))
-    return Answer(VERDICTS[given.fit.level], given.fit.people, given.fit.plan.reasons if given.fit.plan else ())
+        return Answer("does_not_fit", reasons=(Reason("ram.too_small", params),), need_gib=given.need_mib / 1024)
+    reasons = given.fit.plan.reasons if given.fit.plan else ()
+    return Answer(VERDICTS[given.fit.level], given.fit.people, reasons, need_gib=given.need_mib / 1024)
 
 
 def _no_kernel(needs: Needs, machine: Machine, version: str) -> Reason | None:

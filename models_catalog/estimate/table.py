@@ -9,6 +9,7 @@ from models_catalog.estimate.kernels import Capability
 from models_catalog.estimate.machines import Answer, Machine, answer, usual
 from models_catalog.estimate.need import Needs
 from models_catalog.estimate.plan import Reason, Verdict
+from models_catalog.estimate.short import Short, short, usual_by_size
 from models_catalog.facts import ModelFacts
 
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
@@ -51,6 +52,7 @@ class Row:
     group: Group
     cells: tuple[Cell, ...]
     reasons: tuple[Reason, ...] = ()
+    short: Short | None = None  # where not even the shortest fits
 
     @property
     def fits(self) -> bool:
@@ -114,4 +116,6 @@ def _row(needs: Needs, group: Group, lengths: list[int], version: str) -> Row | 
             return None
         first = first or found
         cells.append(Cell(length, found.verdict, found.requests.value if found.requests is not None else None))
-    return Row(group, tuple(cells), first.reasons if first is not None else ())
+    lacks = first is not None and first.verdict == "does_not_fit"
+    missing = short(needs, group.machine, lengths[0], version, usual_by_size()) if lacks else None
+    return Row(group, tuple(cells), first.reasons if first is not None else (), missing)

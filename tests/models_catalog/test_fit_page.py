@@ -10,6 +10,11 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from models_catalog import fits
+from models_catalog.contexts import fits_word, would_fit
+from models_catalog.estimate.machines import Machine, answer
+from models_catalog.estimate.need import Needs
+from models_catalog.estimate.short import short, usual_by_size
 from models_catalog.models import Artifact, Copy
 from panel.accounts.models import User
 from panel.fleet.models import Gpu, Host
@@ -123,3 +128,67 @@ def test_fifty_hosts_of_many_kinds_cost_no_more_questions_and_few_rows(copy: Cop
     assert many == few
     assert text.count('<tr><th scope="row"><b>') < 80
     assert text.count("Card ") and "h49" in text
+
+
+# --- what does not fit ------------------------------------------------------------------------------------------------
+
+
+def large(copy: Copy, name: str) -> str:
+    """The page of a large model, and the list; both say the same of it."""
+    Artifact.objects.filter(pk=copy.artifact_id).update(facts={**facts(name).to_dict(), "chat_template": True})
+    fits.freshen()
+    return page_of(copy).replace("\xa0", " ")
+
+
+def said(copy: Copy) -> str:
+    copy.artifact.refresh_from_db()
+    kind, word, text = fits_word(copy.artifact.fits)
+    assert (kind, str(word)) == ("bad", "Too big")
+    return text.replace("\xa0", " ")
+
+
+def test_too_big_says_by_how_much_and_what_would_help(copy: Copy) -> None:
+    Gpu.objects.filter(index=1).delete()
+    text = large(copy, "Qwen--Qwen3-32B")
+    assert re.fullmatch(r"≈ 6\d\.\d GiB needed, 43\.\d usable \(1 × L40S\); fits on 2 × L40S", said(copy)), said(copy)
+    assert re.search(r"About 6\d\.\d GiB are needed and 43\.\d usable\. Fits on 2 × L40S\.", text)
+    assert said(copy) in client_of("operator").get(reverse("models")).content.decode().replace("\xa0", " ")
+    assert said(copy) in client_of("operator").get(reverse("deployment-new")).content.decode().replace("\xa0", " ")
+
+
+def test_of_several_gpus_it_is_said_of_each(copy: Copy) -> None:
+    large(copy, "Qwen--Qwen3-235B-A22B")
+    assert re.fullmatch(r"≈ 22\d\.\d GiB needed of each GPU, 42\.\d usable \(2 × L40S\); fits on [48] × .+", said(copy))
+
+
+def test_a_shorter_conversation_comes_before_other_machines() -> None:
+    needs, card = Needs(facts("Qwen--Qwen3-8B")), Machine("NVIDIA L4", 23_034, 1, capability=(8, 9))
+    longest = max(n for n in range(1024, 41_984, 1024) if answer(needs, card, n, "0.32.0").verdict in fits.GOOD)
+    told = short(needs, card, 40_960, "0.32.0", usual_by_size())
+    assert (told.context, told.other) == (longest, None)
+    assert would_fit(told.context, None) == f"fits with {longest:,} tokens"
+
+
+def test_a_team_without_a_gpu_learns_what_would_help(copy: Copy) -> None:
+    Gpu.objects.all().delete()
+    Host.objects.update(ram_total_mib=16_384)
+    text = large(copy, "Qwen--Qwen3-8B")
+    assert re.fullmatch(r"≈ 19\.\d GiB needed, 16\.0 usable \(processor, 16.0 GiB\); fits on 1 × L4", said(copy)), said(
+        copy
+    )
+    assert "GiB of memory are needed, and 16.0 GiB are there. Fits on 1 × L4." in text
+
+
+@pytest.mark.parametrize(
+    ("gpus", "processor", "head"),
+    [(1, False, "GPUs"), (0, True, "Processors"), (1, True, "GPUs and processors")],
+    ids=["gpus", "processors", "both"],
+)
+def test_the_table_is_headed_by_what_its_rows_are(copy: Copy, gpus: int, processor: bool, head: str) -> None:
+    if not gpus:
+        Gpu.objects.all().delete()
+    elif processor:
+        builders.make_host("pier")
+    text = page_of(copy)
+    assert f'<th scope="col">{head}</th>' in text
+    assert f"for {head.replace('Processors', 'processors')} that nothing else uses" in text
