@@ -383,5 +383,5 @@ def about_of(code: str, kept: Mapping[str, Any]) -> str:
     remedies = rule.remedies if rule is not None else ()
     said = {(remedy.kind, remedy.say): remedy.about for remedy in remedies if remedy.say}
     plain = {(remedy.kind, remedy.name): remedy.about for remedy in remedies if not remedy.say}
-    kind = kept.get("kind")
-    return said.get((kind, kept.get("text")), plain.get((kind, kept.get("name")), ""))
+    kind, text, name = (str(kept.get(key) or "") for key in ("kind", "text", "name"))
+    return said.get((kind, text), plain.get((kind, name), ""))

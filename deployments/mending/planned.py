@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from deployments.mending.fix import Fix
+from deployments.mending.fix import Fix, Kind
 from deployments.placement import Change
 
 CHANCE, ELSEWHERE = 70, 60  # of the nearest; each that follows is a little worse
@@ -33,5 +33,5 @@ def fixes_of(changes: Iterable[Change], may_name: Callable[[str], bool] = bool) 
         elif code == "change.stop" and not all(map(may_name, params.get("names") or ())):
             yield Fix("stop", "change.stop_other", {"host": params.get("host")}, chance=ELSEWHERE - place, cost="time")
         else:
-            kind = "stop" if code == "change.stop" else "host"
+            kind: Kind = "stop" if code == "change.stop" else "host"
             yield Fix(kind, code, params, chance=ELSEWHERE - place, cost="time")
