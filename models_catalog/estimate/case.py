@@ -10,7 +10,7 @@ from models_catalog.estimate.learned import Lesson
 from models_catalog.estimate.options import Options
 from models_catalog.estimate.schemes import Scheme
 from models_catalog.estimate.units import round_up
-from models_catalog.estimate.versions import Version
+from models_catalog.estimate.versions import RUNNER_V2_SINCE, Version
 from models_catalog.facts import Geometry, LayerKind
 
 VOCABULARY_STEP = 64  # the vocabulary is padded to a multiple of it
@@ -50,10 +50,11 @@ class Case:
     @property
     def runner_v2(self) -> bool:
         """Whether vLLM's second model runner has this model. Each asks for other memory, so it matters which."""
-        if self.gpu.cpu or not self.version.runner_v2:
+        if self.gpu.cpu or self.version.minor < RUNNER_V2_SINCE:
             return False
-        plain = not (self.hybrid or self.geometry.experts or self.geometry.vision_parameters)
-        return plain or self.version.runner_v2_for_all
+        dense = not (self.hybrid or self.geometry.experts or self.geometry.vision_parameters)
+        packed = self.scheme.name not in ("none", "fp32")
+        return self.version.runner_v2(self.family, dense=dense, packed=packed)
 
     @property
     def charges_graphs(self) -> bool:

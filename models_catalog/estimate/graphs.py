@@ -31,7 +31,7 @@ def graphs(case: Case, stage: int) -> Amount:
         low, value, high = OLD_GIB[case.version.engine_v0]
         return Amount(value, low, high, reason)
     value = captured_gib(case, stage)
-    if case.runner_v2 and case.charges_graphs:
+    if case.runner_v2 and case.charges_graphs and case.version.runner_v2_twice:
         foreseen = RUNNER_V2_TIMES * value
         return Amount.near(foreseen, max(LOW_GIB, foreseen - value), _more(case), reason=reason)
     return Amount.near(value, LOW_GIB, _more(case), reason=reason)

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 
 OLDEST, NEWEST = 5, 32  # minor versions of 0.x whose counting is known
 # When a version is not told, one of each way of counting that is in use stands for all.
-ERAS = (11, 16, 19, 25, 32)
+ERAS = (11, 16, 19, 21, 27, 32)
+# Which families got vLLM's second model runner first: those without experts since when, and those with experts.
+RUNNER_V2_FIRST = {"qwen3": 22, "llama": 23, "mistral": 23}
+RUNNER_V2_EXPERTS = frozenset({"qwen2_moe", "deepseek_v2", "granitemoe"})
+RUNNER_V2_SINCE = 22
 NAMES_OF_NEWEST = frozenset({"nightly", "latest", "main", "master", "dev", "head"})  # of images and branches
 
 
@@ -51,19 +55,25 @@ class Version:
         """The experts' workspace outlives the forward pass and adds to the sampler's peak."""
         return self.minor >= 17
 
-    @property
-    def runner_v2(self) -> bool:
-        """The second model runner, for decoders of one kind of layers (gpu_worker.py says which one it uses)."""
-        return self.minor >= 27
-
-    @property
-    def runner_v2_for_all(self) -> bool:
-        """The same with experts, recurrent layers and pictures too."""
-        return self.minor >= 29
+    def runner_v2(self, family: str, *, dense: bool, packed: bool) -> bool:
+        """Whether a model of this family gets the second model runner, which came family by family, plain weights
+        first (vLLM's note on its migration, and `use_v2_model_runner` in config/vllm.py).
+        """
+        if self.minor >= 29:
+            return True
+        if family in RUNNER_V2_EXPERTS:
+            return self.minor >= 24
+        since = RUNNER_V2_FIRST.get(family, 25)
+        return dense and self.minor >= (max(24, since) if packed else since)
 
     @property
     def runner_v2_graphs(self) -> bool:
-        """The second runner estimates its graphs; at first it did not, and nothing was taken out for them."""
+        """The second runner estimates its graphs; in 0.27 it did not, and nothing was taken out for them."""
+        return self.minor != 27
+
+    @property
+    def runner_v2_twice(self) -> bool:
+        """What it foresees for them is twice what the first did."""
         return self.minor >= 28
 
     @property

@@ -41,7 +41,8 @@ GLM: dict[str, Any] = {  # GLM-5.1
     "num_hidden_layers": 78, "num_attention_heads": 64, "num_key_value_heads": 64, "q_lora_rank": 2048,
     "kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "n_routed_experts": 256,
     "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "vocab_size": 154880,
-    "max_position_embeddings": 202752, "index_topk": 2048, "torch_dtype": "bfloat16",
+    "max_position_embeddings": 202752, "index_topk": 2048, "index_n_heads": 32,
+    "index_head_dim": 128, "torch_dtype": "bfloat16",
 }  # fmt: skip
 
 
@@ -78,8 +79,12 @@ def test_kimis_delta_attention_beside_a_latent_one() -> None:
 
 def test_an_indexer_beside_a_latent_vector() -> None:
     """GLM-5.1 on eight H200, 32.11 GiB: 344,192 tokens."""
-    found = counted(facts_of_config(GLM), version="0.19.1", kv_gib=32.11, context=202752, block_size=64, tp=8)
+    model = facts_of_config(GLM)
+    found = counted(model, version="0.19.1", kv_gib=32.11, context=202752, block_size=64, tp=8)
     assert found == (pytest.approx(344_192, rel=0.0005), pytest.approx(1.70, abs=0.005))
+    whole = weights_of(plan(model, "0.19.1", tp=8))
+    without = weights_of(plan(facts_of_config({**GLM, "index_topk": None}), "0.19.1", tp=8))
+    assert whole - without == pytest.approx(78 * 9.4e6 * 2 / 2**30, rel=0.01)  # the indexer is whole on every GPU
 
 
 def test_states_are_saved_by_default_from_0_27_on() -> None:
@@ -100,7 +105,7 @@ def test_the_second_runner_meets_no_sorting_and_keeps_counts_of_words() -> None:
     assert cache_of_plan(found) == pytest.approx(17.36, abs=0.05)
     first, second = (
         plan("Qwen--Qwen2.5-1.5B-Instruct", version, Gpu("H100"), batched_tokens=8192, sequences=1024).ranks[0]
-        for version in ("0.26.0", "0.29.0")
+        for version in ("0.24.0", "0.29.0")
     )
     assert (first.activation.value or 0) > (second.activation.value or 0) + 0.4
 
@@ -111,6 +116,28 @@ def test_two_cards_without_fast_links_cost_each_other_little() -> None:
     found = plan("Qwen--Qwen3-32B", "0.27.1", gpu, tp=2, utilisation=0.426, context=32768)
     assert weights_of(found) == pytest.approx(30.59, abs=0.01)
     assert cache_of_plan(found) == pytest.approx(8.22, abs=0.2)
+
+
+def test_the_second_runner_came_family_by_family() -> None:
+    """Llama 3.1 8B on an A40 in 0.26 has it: 195,760 tokens."""
+    found = plan(LLAMA_3, "0.26.0", Gpu("A40"), utilisation=0.9, context=4096, sequences=256)
+    assert found.kv_tokens.value == pytest.approx(195_760, rel=0.002)
+    qwen, other = facts("Qwen--Qwen3-8B"), facts("microsoft--phi-4")
+    assert [case(qwen, f"0.{minor}.0").runner_v2 for minor in (21, 22)] == [False, True]
+    assert [case(LLAMA_3, f"0.{minor}.0").runner_v2 for minor in (22, 23)] == [False, True]
+    assert [case(other, f"0.{minor}.0").runner_v2 for minor in (24, 25)] == [False, True]
+    assert [case(qwen, f"0.{minor}.0", scheme="fp8-channel").runner_v2 for minor in (23, 24)] == [False, True]
+    moe = facts("Qwen--Qwen3-30B-A3B")
+    assert [case(moe, f"0.{minor}.0").runner_v2 for minor in (28, 29)] == [False, True]
+
+
+def test_gpt_oss_is_not_padded_on_intel() -> None:
+    """20b on an Arc Pro B60 in 0.29: 12.87, and one request of 131,072 tokens fits."""
+    found = plan(
+        "openai--gpt-oss-20b", "0.29.0", Gpu("Arc Pro B60", 22.71), utilisation=0.8, context=131072, eager=True
+    )
+    assert weights_of(found) == pytest.approx(12.87, rel=0.01)
+    assert found.concurrency.value == pytest.approx(1.01, abs=0.15)
 
 
 def test_graphs_are_taken_out_in_0_20_already() -> None:

@@ -11,7 +11,7 @@ from tests.models_catalog.estimate.builders import H100, SMOL, codes, facts, pla
 
 def test_an_unknown_version_has_the_range_of_all_and_the_most_careful_number() -> None:
     found = plan("Qwen--Qwen3-8B", "", utilisation=0.9)
-    each = [plan("Qwen--Qwen3-8B", v, utilisation=0.9) for v in ("0.11", "0.16", "0.19", "0.25", "0.32")]
+    each = [plan("Qwen--Qwen3-8B", v, utilisation=0.9) for v in ("0.11", "0.16", "0.19", "0.21", "0.27", "0.32")]
     assert codes(found)[0] == "version.unknown"
     kv, all_kv = found.ranks[0].kv, [one.ranks[0].kv for one in each]
     assert kv.value == min(amount.value or 0 for amount in all_kv)
