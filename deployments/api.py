@@ -16,7 +16,6 @@ from deployments.schemas import (
     DeploymentIn,
     DeploymentOut,
     PlanIn,
-    deployment_out,
     deployments_out,
 )
 from deployments.schemas_check import CheckIn, CheckOut, check_out
@@ -46,7 +45,7 @@ def shown(deployment_id: int) -> DeploymentOut:
     row = queries.listed().filter(pk=deployment_id).first()
     if row is None:
         raise NotFound
-    return DeploymentOut(**deployment_out(row, queries.model_names([row])[row.pk]))
+    return DeploymentOut(**deployments_out([row])[0])
 
 
 @router.get(

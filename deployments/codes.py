@@ -67,6 +67,10 @@ CODES: dict[str, Pair] = {
         _("The host's agent has been silent. The engine may well be running."),
         _("Check that the machine is on and that its agent runs; contact comes back by itself."),
     ),
+    "lost.since": (
+        _("No contact with %(host)s since %(since)s. The engine may well be running."),
+        _("Check that the machine is on and that its agent runs; contact comes back by itself."),
+    ),
     # how a process ended
     "exit.zero": (_("The engine ended by itself without an error."), _("The end of the log tells why.")),
     "exit.code": (_("The engine ended with exit code %(exit_code)s."), _("The first error in its log says more.")),

@@ -9,7 +9,7 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from deployments import contexts_failed, contexts_fixes, contexts_said, describing, queries, remedies, stalls
+from deployments import contact, contexts_failed, contexts_fixes, contexts_said, describing, queries, remedies, stalls
 from deployments.contexts_measured import came_of, compared, note_of
 from deployments.contexts_revisions import revisions
 from deployments.contexts_run import (
@@ -132,7 +132,7 @@ def moving(row: Deployment) -> dict[str, Any]:
     so_far = (now - going.created_at).total_seconds() if going is not None else None
     left = usual["all"]["median"] - so_far if "all" in usual and so_far is not None else None
     context: dict[str, Any] = {
-        "lead": _lead(row, left),
+        "lead": _no_contact(row) or _lead(row, left),
         "so_far": so_far,
         "again": _again(row),
         "usually": _usually(going, usual),
@@ -178,6 +178,11 @@ def _again(row: Deployment) -> str:
         return ""
     most = DeploymentSpec.model_validate(row.revision.spec).restart.max_attempts
     return _("Started again by itself after a failure: attempt %(n)s of %(most)s.") % {"n": row.attempts, "most": most}
+
+
+def _no_contact(row: Deployment) -> str:
+    found = contact.silent([row]).get(row.pk)
+    return _("No contact with %(host)s since %(since)s") % found.params if found is not None else ""
 
 
 def _lead(row: Deployment, left: float | None) -> str:

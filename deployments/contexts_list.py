@@ -7,7 +7,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from deployments import queries
+from deployments import contact, queries
 from deployments.contexts_run import badge, engine, place, step_name
 from deployments.models import Deployment, Run
 from deployments.serving.contexts import worst
@@ -19,11 +19,11 @@ ALERTS = 5
 
 
 def index(rows: list[Deployment], counts: dict[str, int], *, group: str, text: str) -> dict[str, Any]:
-    names = queries.model_names(rows)
+    names, silent = queries.model_names(rows), contact.silent(rows)
     return {
         "section": "deployments",
-        "rows": [list_row(row, names[row.pk]) for row in rows],
-        "alerts": alerts(rows),
+        "rows": [list_row(row, names[row.pk], silent.get(row.pk)) for row in rows],
+        "alerts": alerts(rows, silent),
         "chips": _chips(counts),
         "strip": _strip(counts),
         "group": group or "all",
@@ -56,12 +56,12 @@ def _strip(counts: dict[str, int]) -> list[tuple[str, int, str]]:
     ]
 
 
-def list_row(row: Deployment, model: str) -> dict[str, Any]:
+def list_row(row: Deployment, model: str, silence: contact.Silence | None = None) -> dict[str, Any]:
     run = row.run
     return {
         "d": row,
         "badge": badge(row.state),
-        "detail": _row_detail(row),
+        "detail": _row_detail(row, silence),
         "model": model,
         "where": place(run) if run else "",
         "engine": engine(run) if run else "",
@@ -71,8 +71,8 @@ def list_row(row: Deployment, model: str) -> dict[str, Any]:
     }
 
 
-def _row_detail(row: Deployment) -> str:
-    reason = words(row.reason)
+def _row_detail(row: Deployment, silence: contact.Silence | None) -> str:
+    reason = words(contact.reason_of(row, silence))
     if reason is not None:
         return reason.text
     if row.state == State.STARTING and row.run is not None:
@@ -89,7 +89,7 @@ def _reserved(run: Run) -> str:
     return approx(gib(total)) if total else ""
 
 
-def alerts(rows: list[Deployment]) -> list[dict[str, str]]:
+def alerts(rows: list[Deployment], silent: dict[int, contact.Silence]) -> list[dict[str, str]]:
     """What needs a person, worst first; at most five."""
     found = []
     for row in rows:
@@ -100,7 +100,7 @@ def alerts(rows: list[Deployment]) -> list[dict[str, str]]:
             {
                 "icon": "alert-circle" if row.state == State.FAILED else "plug-connected-x",
                 "title": title % {"name": row.name},
-                "text": _why(row.reason),
+                "text": _why(contact.reason_of(row, silent.get(row.pk))),
                 "url": reverse("deployment", args=[row.pk]),
             }
         )

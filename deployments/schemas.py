@@ -12,7 +12,7 @@ from ninja import Field, Schema
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import PydanticUndefined
 
-from deployments import queries
+from deployments import contact, queries
 from deployments.models import Deployment, Run
 from deployments.schemas_failed import DiagnosisOut, Reaches, diagnosis_out
 from deployments.serving.contexts import findings_of
@@ -121,6 +121,9 @@ class DeploymentOut(Schema):
     desired: Literal["running", "stopped"] = Field(description=_("What people want; the state follows it."))
     step: str = Field(description=_("Where a start is, from placed, process, config, weights … to answered."))
     reason: Reason | None = Field(description=_("Why it waits, failed or is without contact."))
+    no_contact_since: datetime | None = Field(
+        description=_("When the agent of its host called last, while there is no contact with it.")
+    )
     deadline_at: datetime | None = Field(description=_("Until then the state ends, or says what holds it up."))
     next_attempt_at: datetime | None = Field(description=_("When it is tried again by itself."))
     attempts: int
@@ -205,11 +208,11 @@ def reason_out(reason: dict[str, Any]) -> Reason | None:
 def deployments_out(rows: Iterable[Deployment]) -> list[dict[str, Any]]:
     """Rows of `queries.listed`; one query for all."""
     found = list(rows)
-    names = queries.model_names(found)
-    return [deployment_out(row, names[row.pk]) for row in found]
+    names, silent = queries.model_names(found), contact.silent(found)
+    return [deployment_out(row, names[row.pk], silent.get(row.pk)) for row in found]
 
 
-def deployment_out(row: Deployment, model: str) -> dict[str, Any]:
+def deployment_out(row: Deployment, model: str, silence: contact.Silence | None) -> dict[str, Any]:
     run = row.run
     names = ("id", "name", "state", "state_since", "desired", "deadline_at", "next_attempt_at", "attempts")
     more = ("created_at", "created_by", "wanted_by")
@@ -217,7 +220,8 @@ def deployment_out(row: Deployment, model: str) -> dict[str, Any]:
     return {
         **{name: getattr(row, name) for name in names + more},
         "step": _step(row, run),
-        "reason": reason_out(row.reason),
+        "reason": reason_out(contact.reason_of(row, silence)),
+        "no_contact_since": silence.since if silence is not None else None,
         "url": f"{settings.BERTH_PUBLIC_URL}/v1",
         "model": model,
         **_place(run),

@@ -173,6 +173,8 @@ def words(reason: Mapping[str, Any] | None) -> Words | None:
     if str(reason["code"]).startswith("sidecar."):
         return conversions.failure(reason)
     params = reason.get("params") or {}
+    if reason["code"] == "lost.no_contact" and params.get("since"):
+        return replace(said(CODES, {**reason, "code": "lost.since"}), code=reason["code"])
     found = said(CODES, _named(reason, params))
     if params.get("title"):  # the diagnosis knows why; how it ended is said after that
         why = sentence(params.get("why") or "", params.get("told"), gettext)

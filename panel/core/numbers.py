@@ -74,6 +74,16 @@ def duration(seconds: Any) -> str:
     return _("%(n)s days") % {"n": whole // 86400}
 
 
+def clock(at: dt.datetime) -> str:
+    """A time of day that a sentence can end with: "14:03", "yesterday 14:03", then "24 Nov 14:03"."""
+    now, local = timezone.localtime(), timezone.localtime(at)
+    if local.date() == now.date():
+        return f"{local:%H:%M}"
+    if local.date() == now.date() - dt.timedelta(days=1):
+        return _("yesterday %(time)s") % {"time": f"{local:%H:%M}"}
+    return f"{date_format(local, 'MONTH_DAY_FORMAT')} {local:%H:%M}"
+
+
 def ago(at: dt.datetime | None) -> str:
     """ "40 s ago" below an hour, then the clock time of today, "yesterday 14:02", then "24 Nov"."""
     if at is None:
