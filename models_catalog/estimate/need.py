@@ -157,7 +157,7 @@ class Needs:
     def at(self, options: Options, setting: Setting, share: float, context: int) -> Plan | None:
         """The estimate at one context."""
         try:
-            options = replace(options, tp=setting.tp, pp=setting.pp, context=context)
+            options = replace(options, tp=setting.tp, pp=setting.pp, dp=setting.dp, context=context)
             if setting.gpu.cpu:
                 options = replace(options, kv_gib=share, sequences=options.sequences or CPU_SEQUENCES, eager=True)
             else:

@@ -5,6 +5,8 @@ Less certain. There is no profiling of the sampler, hence more cache than vLLM g
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from models_catalog.estimate import activation as working
 from models_catalog.estimate import gpus, graphs, kv_cache, overhead, verdict, weights
 from models_catalog.estimate.case import Case
@@ -17,6 +19,7 @@ DOUBT_SHARE, LEAST_DOUBT_GIB = 0.1, 1.0
 
 def plan(case: Case, version: str, plain_parts: frozenset[str], *, longest: int | None) -> Plan:
     """From documentation and one measured report; vLLM's shapes of weights and cache."""
+    case = replace(case, options=replace(case.options, dp=1))  # its replicas have all experts each
     judge = verdict.Judge()
     judge.note("engine.less_certain", engine="sglang")
     verdict.shards(judge, case)

@@ -156,6 +156,8 @@ def test_a_gpu_whose_driver_tells_no_size_gets_small_batches() -> None:
 def test_replicas_share_the_experts() -> None:
     """Qwen3 30B, two replicas in 0.12: 29.88 each, of 56.9."""
     assert weights_of(plan("Qwen--Qwen3-30B-A3B", "0.12.0", dp=2)) == pytest.approx(29.88, abs=0.1)
+    whole = plan("Qwen--Qwen3-30B-A3B", "0.5.0", engine="sglang", dp=2)
+    assert weights_of(whole) == pytest.approx(56.9, abs=0.2)
 
 
 def test_the_first_engine_on_cards_of_any_kind() -> None:
