@@ -36,9 +36,9 @@ there.
 "Was this right?" is answered by whoever may start and stop deployments: yes or no and a line of text, one answer a
 start, changed or taken back at will, in the record of who did what. The page "Failures" counts all failed starts,
 also those that never had a place, by class: how often, when last, how many the very next start mended, and by which
-change (`models.Failure`). With the answers it can be saved as CSV or JSON, there and by `manage.py failures`; `GET
-/api/v1/failures` gives the numbers, `GET /api/v1/failures/runs` the starts with their first errors, `PUT
-/api/v1/runs/{id}/verdict` takes an answer.
+change (`models.Failure`). With the answers it can be saved as CSV or JSON, there and by `manage.py failures`;
+`GET /api/v1/failures` gives the numbers, `GET /api/v1/failures/runs` the starts with their first errors,
+`PUT /api/v1/runs/{id}/verdict` takes an answer.
 
 A start that writes no line for `BERTH_STALL_S` says so while it goes on, with the usual time of its step on that host;
 one whose time is over while it stands still failed as `start.hung`.
