@@ -34,6 +34,8 @@ def diagnose(
     # What it said before it was up did not keep it from coming up.
     found = [_matched(item, reader.engine) for item in (start.late if start.up else start.all)]
     root = _root(found, start, reader.engine)
+    if root is None and any(item.rule and item.rule.code == "run.engine_dead" for item in found):
+        root = _root(start.found, start, reader.engine)  # the beginning of the log is lost: it was up already
     if root is None:
         return _without(reader, start, found, exit_code, number, known)
     rule, root = _refined(root, found, start, reader.engine)
@@ -49,9 +51,12 @@ def diagnose(
 def _start(reader: Reader, exit_code: int | None, number: int) -> Start:
     """The start to explain: the last one that failed."""
     last = reader.start
-    if reader.failed is None or any(item.kind in ("cause", "unknown", "late", "weak", "end") for item in last.all):
+    telling = ("cause", "unknown", "late", "weak", "end", *(() if last.served else ("aside",)))
+    if reader.failed is None or any(item.kind in telling for item in last.all):
         return last
-    if last.served and (exit_code == 0 or number == signals.SIGTERM):
+    # Errors of imports above the first banner are none: the same process went on.
+    early = phases.ORDER.index(reader.failed.phase) < phases.ORDER.index("args")
+    if last.served and (exit_code == 0 or number == signals.SIGTERM or early):
         return last
     return reader.failed
 
@@ -87,8 +92,8 @@ def _root(found: Sequence[Found], start: Start, engine: str) -> Found | None:
     killed = [item for item in weak if not (engine == "sglang" and item.text.strip() == "Killed")]
     if late or killed:
         return late[0] if late else killed[0]
-    requests = [item for item in found if item.kind == "request"]
-    return requests[0] if requests and not start.served else None
+    least = [item for item in found if item.kind == "aside" and item.rule] or [i for i in found if i.kind == "request"]
+    return least[0] if least and not start.served else None
 
 
 def _fatal(strong: list[Found]) -> list[Found]:
@@ -193,6 +198,8 @@ def _broken_json(rule: Rule, root: Found, found: Sequence[Found], start: Start, 
 def _one_gpu(rule: Rule, root: Found, found: Sequence[Found], start: Start, engine: str) -> Better:
     """Sizes that do not fit: cut wrongly on several GPUs, the wrong configuration on one."""
     sizes = re.search(r"size of tensor a|start \(0\) \+ length", root.text)
+    if rule.code == "tp.quant_shard" and sizes and error_lines.framed(root.lines) in ("profile", "compile", "graph"):
+        return BY_CODE["run.bug"], root  # the model computed already
     alone = start.options.get("tensor_parallel_size") == "1"
     return (BY_CODE["load.shape_mismatch"], root) if rule.code == "tp.quant_shard" and sizes and alone else None
 
@@ -233,7 +240,7 @@ def _llamacpp_memory(rule: Rule, root: Found, found: Sequence[Found]) -> Better:
 
 def phase_of(root: Found, rule: Rule, start: Start) -> str:
     """In which phase it failed: what the class or the error's own frames say, else how far the log came."""
-    if root.served and rule.code.startswith("http."):
+    if root.served and (rule.code.startswith("http.") or rule.code.endswith(".port_in_use")):
         return "http"  # older servers take their port last
     # A program for the GPU that fails at the first request says so before the engine does.
     if root.served or root.phase == "serving" or (root.phase == "http" and start.served and not rule.phase):
@@ -246,6 +253,8 @@ def phase_of(root: Found, rule: Rule, start: Start) -> str:
         return framed or rule.phase
     if framed:
         return framed
+    if root.phase in ("start", "import", "args") and any("/huggingface_hub/" in line for line in root.lines):
+        return "config"  # the first thing that is fetched
     if root.phase == "start":
         return _without_a_head(rule, start)
     if root.phase == "load" and root.weights_in:
@@ -272,7 +281,7 @@ _PHASE_BY_LOG = ("mem.oom_profile", "gpu.triton_arch", "sglang.no_kernel_image")
 # Checks that stand elsewhere in other versions, and programs that are built at several points: frames know better.
 _MOVED = (
     "gpu.triton_ptx", "gpu.triton_smem", "quant.gpu_capability", "gguf.arch_unsupported", "attn.no_backend",
-    "attn.backend_unavailable", "env.numpy2",
+    "attn.backend_unavailable", "env.numpy2", "mem.gpu_busy",
 )  # fmt: skip
 _OOM_OF_PHASE = {
     "start": "mem.oom_load", "import": "mem.oom_load", "args": "mem.oom_load", "config": "mem.oom_load",

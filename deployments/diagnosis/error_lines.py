@@ -14,7 +14,7 @@ _EXCEPTION = re.compile(
 )
 _OTHER = re.compile(
     r"^vllm( serve)?: error: |^\w+\.py: error: |^Fatal Python error: |^Killed$|"
-    r": error: Failures have been detected|"
+    r": error: Failures have been detected|: Assertion `.*' failed\.$|"
     r"^Segmentation fault|^Illegal instruction|^terminate called|fatal error: \w+\.h: No such file|"
     r"^subprocess\.CalledProcessError|^ImportError|error while loading shared libraries|^Bus error"
 )
@@ -79,6 +79,9 @@ _FRAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     )
 )
 
+# Code of the later steps calls functions that are named like those of the former.
+_BEFORE, _LATER = ("device", "load", "tokenizer"), ("profile", "compile", "kvcache", "graph")
+
 
 def framed(lines: Sequence[str]) -> str:
     """The phase that the frames of a traceback tell, "" for none."""
@@ -90,6 +93,7 @@ def framed(lines: Sequence[str]) -> str:
             if pattern.search(line):
                 if phase == "serving":
                     return phase
-                phase_found = phase
+                if not (phase in _BEFORE and phase_found in _LATER):
+                    phase_found = phase
                 break
     return phase_found

@@ -46,6 +46,7 @@ _PASSED_ON = re.compile(
 _SLOG = re.compile(r"time=\S{1,40} level=(?P<level>DEBUG|INFO|WARN|ERROR)\s+")
 _SLOG_LEVELS = {"WARN": "WARNING"}
 _SERVICE = re.compile(r"[\w.-]{1,40}\s+\|\s")  # docker compose
+_POD = re.compile(r"[a-z][a-z0-9-]{1,80}-[a-z0-9]{8,10}-[a-z0-9]{5} [a-z][\w-]{0,40} ")  # stern: pod and container
 _STAMP = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\s(?:std(?:out|err) [FP] )?"
 )
@@ -147,4 +148,6 @@ def _journal(text: str) -> re.Match[str] | None:
 
 
 def _service(text: str) -> re.Match[str] | None:
-    return _SERVICE.match(text) if "|" in text[:44] else None
+    if "|" in text[:44] and (found := _SERVICE.match(text)):
+        return found
+    return _POD.match(text) if text[:1].islower() and "-" in text[:24] else None

@@ -102,6 +102,7 @@ class Reader:
         self._asgi = -LOOK_BACK * 2
         self._header: tuple[Found, int, str] | None = None
         self._aside = ("", -LOOK_BACK)  # the process whose thread failed, and where
+        self._chained = -LOOK_BACK  # where its error stood, which another may follow
 
     def feed(self, chunk: bytes, now: float | None = None) -> None:
         """The next bytes. `now` is when they were written, in Unix seconds."""
@@ -219,9 +220,9 @@ class Reader:
         if not far and not start.all:
             return False
         # An engine of several processes prints its banner once; before it there may be errors of its own import.
-        if not far and all(found.kind in ("weak", "quiet") for found in start.all):
+        if not far and all(found.kind in ("weak", "quiet", "aside") for found in start.all):
             return False
-        if any(found.kind not in ("request", "quiet") for found in start.all):
+        if any(found.kind not in ("request", "quiet", "aside") for found in start.all):
             self.failed = start
         self.start = Start(phases.new_state(self.now), first_line=self.count + index + 1)
         self.starts += 1
@@ -240,14 +241,14 @@ class Reader:
 
     def _error(self, lines: list[bytes], index: int, line: Line) -> bool:
         text = line.text
-        leveled = line.level in ("DEBUG", "INFO", "WARNING")
+        leveled, number = line.level in ("DEBUG", "INFO", "WARNING"), self.count + index + 1
         if not text or (leveled and not words.WARNED.search(text)) or words.SKIPPED.match(text):
             return False
-        if text.startswith(("Exception in thread", "Exception ignored in")):
-            self._aside = (line.process, self.count + index + 1)
+        if words.ASIDE.match(text) or (number <= self._chained + 4 and words.CHAINED.match(text)):
+            self._aside = (line.process, number)
             return True
         if "Exception in ASGI application" in text:
-            self._asgi = self.count + index + 1
+            self._asgi = number
             return True
         quiet = leveled or words.WARNING.match(text) is not None
         if (quiet and not words.WARNED.search(text)) or words.HARMLESS.search(text):
@@ -262,8 +263,8 @@ class Reader:
         found = self._found(lines, index, line, rule, groups)
         if self._request(found, line):
             found.kind = "request"
-        elif self._is_aside(found):
-            found.kind = "late" if rule else "echo"
+        elif self._is_aside(found) or "thrown while requesting" in text:
+            found.kind = "aside"
         if words.HEADER.search(text):
             self._header = (found, 6, "")
         self._keep(found)
@@ -283,9 +284,9 @@ class Reader:
     def _is_aside(self, found: Found) -> bool:
         """Whether it ends the traceback of a thread, or of a clean-up, that the start does not need."""
         process, at = self._aside
-        aside = found.process == process and 0 < found.number - at <= LOOK_BACK
+        aside = found.process in (process, "") and 0 < found.number - at <= LOOK_BACK
         if aside:
-            self._aside = ("", -LOOK_BACK)
+            self._aside, self._chained = ("", -LOOK_BACK), found.number
         return aside
 
     def _request(self, found: Found, line: Line) -> bool:

@@ -58,7 +58,7 @@ HINTS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
     ("vllm", (b"vLLM", b"/vllm/", b"\\vllm\\", b"vllm serve", b"vllm: error", b"VllmWorker", b"EngineCore", b"vllm.")),
     ("ollama", (b"ollama", b".go:", b"[GIN] 20")),
     ("llamacpp", (b"llama-server", b"llama_model_load", b"llama_server", b"llm_load", b"ggml_", b"gguf_init", b"llama_context",
-                  b"llama_init", b"common_chat_templates", b"common_init")),
+                  b"llama_init", b"common_chat_templates", b"common_init", b"clip_init:", b"mtmd_init", b"clip_model_loader:")),
 )  # fmt: skip
 
 
@@ -70,6 +70,12 @@ WARNING = re.compile(
     r"(?:WARN(?:ING)?|INFO|DEBUG)\b[: ]|\[W\d|W\d{4} |\S+:\d+: \w*Warning: |warnings\.warn|[Ww]arning: "
 )
 # Errors that healthy engines print while they start: what is tried again, and what is optional.
+# What begins the traceback of something that the engine goes on without.
+ASIDE = re.compile(
+    r"Exception (?:in thread|ignored in)|(?:Task|Future) exception was never retrieved|Error in sys\.excepthook|"
+    r"Error (?:saving|loading) model info cache|--- Logging error ---"
+)
+CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct cause")
 HARMLESS = re.compile(
     r"\[Autotuner\]|"
     r"Error retrieving (?:safetensors|file list)|, retrying \d+ of |Ignore import error|ggml_cuda_init: failed|"

@@ -62,7 +62,7 @@ TABLE: tuple[Any, ...] = (
         "ollama.lib_missing", "load",
         _("A part of Ollama is missing"),
         _("A library was not found: the installation is incomplete or broken."),
-        (r"error while loading shared libraries: (?P<file>[^:\s]+)", r"exit status 127\b"),
+        (r"error while loading shared libraries: (?P<file>[^:\s]+)", r"exit status (?:127|0xc0000135)\b"),
         ("/usr/bin/runner: error while loading shared libraries: libllama.so: cannot open shared object file",
          "error=\"llama runner process has terminated: exit status 127\""),
         ("msg=\"Dynamic LLM libraries\"",),

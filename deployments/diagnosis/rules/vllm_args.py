@@ -312,7 +312,7 @@ RULES = (
         _("It cannot be read: the download did not finish, or a slip was made when it was edited."),
         (
             r"config file at '(?P<path>[^']*)' is not a valid JSON file",
-            r"JSONDecodeError",
+            r"JSONDecodeError|Value error, Expecting (?:value|property name|',)",
             r"is not a valid JSON file",
         ),
         (

@@ -184,7 +184,7 @@ RULES = (
         _('The model is newer than the package "transformers", by which the engine reads what kind of model it is.'),
         (
             r"model type [`'](?P<type>[\w.-]+)[`'] but Transformers does not recognize",
-            r"does not recognize this architecture",
+            r"does not recognize this architecture|`rope_scaling` must be a dictionary with two fields",
             r"^KeyError: '(?P<type>(?:qwen|gemma|llama|glm|deepseek|phi|mistral|mixtral|granite|cohere|olmo|internlm|"
             r"minicpm|chatglm|exaone|gpt_oss|kimi|ernie|hunyuan|smollm|falcon|mllama|pixtral)[\w.]*)'$",
         ),

@@ -83,7 +83,7 @@ RULES = (
         _("The adapter is made for another model"),
         _("It changes parts that this model does not have."),
         (
-            r"expected target modules in .* but received",
+            r"expected target modules in .* but received|vLLM only supports modules_to_save being None",
             r"unsupported LoRA weight",
             r"Call to add_lora method failed(?!: Worker failed)",
         ),

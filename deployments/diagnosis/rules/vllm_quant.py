@@ -70,7 +70,7 @@ RULES = (
         (
             r"Quantization method specified in the model config \((?P<have>.*?)\) does not match the quantization "
             r"method specified in the `quantization` argument \((?P<asked>.*?)\)",
-            r"Quantization method specified in the model config",
+            r"Quantization method specified in the model config|load format and QLoRA adapter only support",
         ),
         (
             "ValueError: Quantization method specified in the model config (awq) does not match the quantization method "
@@ -183,6 +183,7 @@ RULES = (
         _("This version does not know this quantisation for this kind of model."),
         (
             r"KeyError: '(?P<key>[\w.]*(?:qweight|absmax|qzeros|scales|g_idx|weight_scale\w*|input_scale|_scale(?:_inv)?|quant_state\w*|nested_absmax))'",
+            r"does not support BitsAndBytes quantization yet",
             r"no module or parameter named '(?P<key>[\w.]*(?:qweight|absmax|qzeros|scales|g_idx|weight_scale\w*|input_scale|quant_state[\w.]*))'",
         ),
         ("KeyError: 'layers.0.mlp.down_proj.weight.absmax'", "KeyError: 'model.layers.23.attention.wqkv.qweight'"),

@@ -75,7 +75,7 @@ RULES = (
         (
             r"error: Failures have been detected while processing an MLIR pass pipeline",
             r"PassManager::run failed",
-            r"LLVM ERROR: ",
+            r"LLVM ERROR: |/lib/(?:Conversion|Dialect|Analysis)/\S+:\d+: .*Assertion `",
         ),
         (
             "/venv/triton_unified_attention.py:52:0: error: Failures have been detected while processing an MLIR pass pipeline",
@@ -185,7 +185,7 @@ RULES = (
         "serving",
         _("A worker did not answer in time"),
         _("It hangs: in the connection between GPUs, in a fault of the GPU, or in a very long first step."),
-        (r"RPC call to (?P<method>\w+) timed out", r"execute_model timed out"),
+        (r"RPC call to (?P<method>\w+) timed out", r"execute_model timed out", r"No heartbeat received from"),
         ("TimeoutError: RPC call to execute_model timed out.", "TimeoutError: RPC call to sample_tokens timed out."),
         ("INFO 01-01 10:00:00 [x.py:1] RPC call to execute_model",),
         (
@@ -366,7 +366,7 @@ RULES = (
         _("The engine's core stopped"),
         _("The server noticed that its core is gone. Why it stopped stands further up in the log, if anywhere."),
         (
-            r"EngineDeadError",
+            r"EngineDeadError|MQLLMEngine is already dead",
             r"EngineCore encountered (?:a fatal error|an issue)",
             r"Background loop (?:has errored|is (?:stopped|not running))",
         ),

@@ -163,3 +163,69 @@ def test_a_port_that_is_taken_last() -> None:
     )
     found = read(log, "vllm")
     assert (found.code, found.phase, found.root_line) == ("http.port_in_use", "http", 3)
+
+
+BESIDE = (
+    b"ERROR 01-01 10:00:00 [registry.py:810] Error saving model info cache.\n"
+    b"ERROR 01-01 10:00:00 [registry.py:810] Traceback (most recent call last):\n"
+    b"ERROR 01-01 10:00:00 [registry.py:810] FileNotFoundError: [Errno 2] No such file or directory: '/.cache/vllm/modelinfos'\n"
+    b"ERROR 01-01 10:00:00 [registry.py:810] \n"
+    b"ERROR 01-01 10:00:00 [registry.py:810] During handling of the above exception, another exception occurred:\n"
+    b"ERROR 01-01 10:00:00 [registry.py:810] Traceback (most recent call last):\n"
+    b"ERROR 01-01 10:00:00 [registry.py:810] PermissionError: [Errno 13] Permission denied: '/.cache'\n",
+    b"Exception in thread Thread-5 (_report_usage_worker):\nTraceback (most recent call last):\n"
+    b"requests.exceptions.ConnectionError: HTTPSConnectionPool(host='stats.vllm.ai', port=443): Max retries exceeded\n",
+    b"Task exception was never retrieved\nfuture: <Task finished name='Task-1' coro=<x()>>\n"
+    b"Traceback (most recent call last):\nConnectionResetError: [Errno 104] Connection reset by peer\n",
+    b"'(MaxRetryError(\"HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded\"))' thrown while requesting "
+    b"HEAD https://huggingface.co/a/b/resolve/main/config.json\nRetrying in 1s [Retry 1/5].\n",
+)
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+def test_what_the_engine_goes_on_without_is_no_cause(beside: bytes) -> None:
+    up = b"INFO:     Application startup complete.\n"
+    for log in (
+        beside + up,
+        up + beside,
+        b"INFO 01-01 10:00:00 [api_server.py:1] vLLM API server version 0.11.0\n" + beside,
+    ):
+        assert not read(log, "vllm").failed or up not in log, log
+    found = read(beside + b"ValueError: No available memory for the cache blocks.\n", "vllm")
+    assert (found.code, found.root_line) == ("mem.kv_none", beside.count(b"\n") + 1)
+
+
+def test_imports_that_failed_above_the_banner_did_not_end_a_start_that_serves() -> None:
+    log = (
+        b"A module that was compiled using NumPy 1.x cannot be run in NumPy 2.1.2 as it may crash.\n"
+        b"INFO 01-01 10:00:00 [api_server.py:1] vLLM API server version 0.11.0\n"
+    )
+    assert not read(log + b"INFO:     Application startup complete.\n", "vllm").failed
+    assert read(log, "vllm").code == "env.numpy2"
+
+
+def test_sizes_that_differ_while_the_model_computes_are_no_wrong_cut() -> None:
+    frame = b'Traceback (most recent call last):\n  File "/v/vllm/v1/worker/gpu_model_runner.py", line 1, in %s\n'
+    sizes = b"RuntimeError: The size of tensor a (4900) must match the size of tensor b (4096) at non-singleton dimension 1\n"
+    assert read(frame % b"load_model" + sizes, "vllm").code == "tp.quant_shard"
+    assert (read(frame % b"profile_run" + sizes, "vllm").code, read(frame % b"profile_run" + sizes, "vllm").phase) == (
+        "run.bug",
+        "profile",
+    )
+
+
+def test_who_listens_late_finds_its_port_taken() -> None:
+    log = (
+        b"[2025-01-01 10:00:00] server_args=ServerArgs(model_path='/m')\n[2025-01-01 10:00:01] INFO:     Application startup complete.\n"
+        b"[2025-01-01 10:00:02] ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 30000): address already in use\n"
+    )
+    assert (read(log, "sglang").code, read(log, "sglang").phase) == ("sglang.port_in_use", "http")
+
+
+def test_a_core_that_died_is_explained_where_the_beginning_is_lost() -> None:
+    log = (
+        b"ERROR 10-01 09:52:48 client.py:244] TimeoutError('No heartbeat received from MQLLMEngine')\n"
+        b"INFO 10-01 09:52:48 metrics.py:351] Avg prompt throughput: 2443.7 tokens/s, Running: 0 reqs\n"
+        b"CRITICAL 10-01 09:52:48 launcher.py:99] MQLLMEngine is already dead, terminating server process\n"
+    )
+    assert (read(log, "vllm").code, read(log, "vllm").root_line) == ("run.rpc_timeout", 1)
