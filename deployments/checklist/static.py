@@ -26,6 +26,7 @@ from deployments.spec import DeploymentSpec
 # Refusals of the adapter that are about the model's files or its permission, not about a setting.
 OF_FILES = ("gguf.", "model.", "runtime.", "sidecar.")
 MOST_FIXES = 3  # of one finding
+NO_PARSERS = ("gguf", "vllm-gguf", "vllm_gguf", "lora_")  # plug-ins of vLLM itself, and that for GGUF files
 SHM_MIB = 1024  # what the processes of several GPUs exchange by; a container has 64 MiB unless more is asked for
 OPEN_FILES = 4096
 LOG_MIB, CACHE_MIB = 512, 2048  # a whole log, and what an engine compiles for one model
@@ -114,12 +115,13 @@ def _parsers(spec: DeploymentSpec, said: Mapping[str, Any], runtime: RuntimeFact
     Without tool calls it never looks for theirs, and a plug-in may bring others: then that is no error.
     """
     found = []
+    others = [name for name in runtime.plugins if not name.startswith(NO_PARSERS)]
     for name in parsers.OPTIONS:
         known, value = _known(runtime.schema, name), said.get(name)
         if not value or not known or value in known:
             continue
         asked = name != parsers.TOOLS or bool(said.get("enable_auto_tool_choice"))
-        level: Level = "error" if asked and not runtime.plugins else "warning"
+        level: Level = "error" if asked and not others else "warning"
         fixes = ranked([*parser_fixes(spec, name, around, known), *_without(spec, name)])
         params = {"value": str(value)[:100], "name": name}
         found.append(Finding(level, "check.parser_unknown", params, name, tuple(fixes[: MOST_FIXES + 1])))

@@ -85,12 +85,13 @@ def _fetch(spec: DeploymentSpec, around: Around) -> list[Fix]:
 
 
 def _own_format(spec: DeploymentSpec, around: Around) -> list[Fix]:
-    """The number format in which the model was made; then all parts have the same."""
-    now = edits.value_of(spec, "dtype")
-    if around.dtype not in FLOATS or now == around.dtype:
+    """The number format in which the model was made: then all parts have the same. On a CPU the plain one, since some
+    calculate wrongly in bfloat16 (docs/engines.md).
+    """
+    now, to = edits.value_of(spec, "dtype"), around.dtype if around.on_gpu else "float32"
+    if to not in FLOATS or now == to:
         return []
-    patch = edits.with_option(spec, "dtype", around.dtype)
-    return patch_fix(spec, "dtype", patch, around.dtype, chance=72, before=now)
+    return patch_fix(spec, "dtype", edits.with_option(spec, "dtype", to), to, chance=72, before=now)
 
 
 def plain_template(spec: DeploymentSpec, around: Around) -> list[Fix]:

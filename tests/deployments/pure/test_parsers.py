@@ -22,7 +22,7 @@ from deployments.mending.fix import Fix
 from deployments.spec import DeploymentSpec
 
 ROWS = tuple(json.loads(Path("tests/fakes/flags.json").read_text(encoding="utf-8")))
-RUNTIME = RuntimeFacts("/opt/vllm", "0.32.0", "cuda", (), ROWS)
+RUNTIME = RuntimeFacts("/opt/vllm", "0.32.0", "cuda", ("gguf", "lora_filesystem_resolver"), ROWS)
 SCHEMA = RUNTIME.schema
 TOOLS = SCHEMA.by_name["tool_call_parser"].known
 THOUGHTS = SCHEMA.by_name["reasoning_parser"].known
