@@ -1,5 +1,6 @@
 """What the doctor looks at on this machine: Python, packages, the data folder and who may read it, the servers."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -7,6 +8,8 @@ from importlib import metadata
 from pathlib import Path
 
 from django.conf import settings
+from django.core.files.base import ContentFile
+from django.core.files.storage import storages
 from django.utils.translation import gettext as _
 
 from panel import lock
@@ -17,6 +20,7 @@ from panel.embedded import Embedded, postgres_folders, valkey_binary
 
 OLDEST_PYTHON = (3, 11)
 # Below the data folder: what only this user may read, and folders that only this user may enter.
+PART = 2 << 20  # bytes; a log is written down in parts of somewhat less
 SECRET_FILES = ("secret.key", "agent/token", "agent/agent.json")
 OWN_FOLDERS = (".", "agent", "run", "postgres", "logs", "log")
 OTHERS = 0o077
@@ -59,8 +63,26 @@ def packages() -> str:
 
 def data_folder() -> str:
     checks.folder_writable(settings.BERTH_DATA)
+    logs_taken()
     free = checks.disk_free(settings.BERTH_DATA)
     return _("%(folder)s, %(gib)s GiB free") % {"folder": settings.BERTH_DATA, "gib": free >> 30}
+
+
+def logs_taken() -> None:
+    """A log can be written down, in whatever storage logs have."""
+    name = f"jobs/doctor-{os.getpid()}"
+    store = storages["logs"]
+    try:
+        store.delete(store.save(name, ContentFile(bytes(PART))))
+    except OSError as exc:
+        with contextlib.suppress(OSError):
+            store.delete(name)
+        raise NotReady(
+            "logs_refused",
+            _("Logs cannot be written down: %(why)s."),
+            _("Make room, or give this user the right to write there. Hosts keep the logs and send them again."),
+            params={"why": exc.strerror or exc},
+        ) from exc
 
 
 def permissions() -> str:

@@ -5,6 +5,9 @@ An append is decided by one guarded update on `size`, so that a repeated or late
 """
 
 import contextlib
+import logging
+import os
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,15 +15,34 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.core.files.base import ContentFile
 from django.core.files.storage import storages
+from django.utils.translation import gettext_lazy as _
 
-from panel.core import sse
+from panel.core import sse, trouble
+from panel.core.errors import PanelError
 from panel.fleet import live
 from panel.fleet.models import JobLog
 
+log = logging.getLogger(__name__)
+
+SAID_EVERY_S = 60.0  # a full disk is met at every part of every log
 SEAL_BYTES = 256 << 10
 HEAD_BYTES = 8 << 20  # kept for good when the cap drops the middle
 MAX_READ = 1 << 20
 LIVE_BYTES = 32 << 10  # longer pieces are fetched by the page, not sent through the broker
+
+
+_said_at = float("-inf")
+
+
+class CannotStore(PanelError):
+    """Nothing was stored; the host keeps the bytes and sends them again."""
+
+    code = "link.log_storage"
+    message = _("The panel cannot write down logs now: %(why)s.")
+    hint = _(
+        "Make room where the data folder lies (BERTH_DATA). The hosts keep the logs meanwhile and send them again."
+    )
+    status = 507
 
 
 @dataclass(frozen=True)
@@ -41,7 +63,7 @@ def append(job_id: uuid.UUID, offset: int, data: bytes, skipped: int = 0) -> tup
     """Store bytes that begin at `offset`; `skipped` says how many bytes before it the host no longer has.
 
     Returns (bytes now stored, whether it grew). Bytes already here are dropped; a hole is refused by answering
-    with the size, where the agent then goes on.
+    with the size, where the agent then goes on. Raises CannotStore, and then nothing has changed.
     """
     row = JobLog.objects.get(pk=job_id)
     size, tail, segments = row.size, bytes(row.tail), list(row.segments)
@@ -78,9 +100,29 @@ def _seal(
     """Move the tail into an object of its own; `sealed` collects what was written."""
     if not tail:
         return tail, segments
-    name = storages["logs"].save(f"jobs/{job_id}/{size - len(tail):015d}", ContentFile(tail))
+    name = f"jobs/{job_id}/{size - len(tail):015d}-{uuid.uuid4().hex[:8]}"  # of nobody else: a half one can be deleted
+    try:
+        name = storages["logs"].save(name, ContentFile(tail))
+    except OSError as exc:
+        _cannot(name, exc)
+        raise CannotStore(params={"why": _why(exc)}) from exc
     sealed.append(name)
     return b"", [*segments, [size - len(tail), size, name]]
+
+
+def _why(exc: OSError) -> str:
+    return os.strerror(exc.errno) if exc.errno else type(exc).__name__
+
+
+def _cannot(name: str, exc: OSError) -> None:
+    """Leave nothing half written, and say so: in the log now and then, to the pages that show logs."""
+    global _said_at
+    with contextlib.suppress(OSError):
+        storages["logs"].delete(name)
+    if time.monotonic() - _said_at > SAID_EVERY_S:
+        _said_at = time.monotonic()
+        log.error("logs cannot be written down: %s; the hosts keep them and send them again", exc)
+    trouble.note(trouble.LOGS, _why(exc))
 
 
 def _bounded(segments: list[list]) -> tuple[list[list], list[str]]:

@@ -1,9 +1,13 @@
 """Logs by offset: never twice, never a hole unseen, bounded."""
 
+import errno
 import uuid
+from pathlib import Path
+from typing import Any
 
 import pytest
-from django.core.files.storage import storages
+from django.core.files.base import ContentFile
+from django.core.files.storage import FileSystemStorage, storages
 
 from panel.fleet import logstore
 from panel.fleet.models import Host, Job, JobLog
@@ -89,3 +93,26 @@ def test_two_uploads_at_once_store_the_bytes_once(job: uuid.UUID, monkeypatch) -
     assert (size, grew) == (3, False)
     monkeypatch.undo()
     assert whole(job) == b"abc"
+
+
+def test_a_full_disk_stores_nothing_half_and_goes_on_later(job: uuid.UUID, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = FileSystemStorage._save
+    part = b"x" * (logstore.SEAL_BYTES - 1)
+
+    def full(self: Any, name: str, content: Any) -> str:
+        real(self, name, ContentFile(content.read()[:1000]))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    noted: list[str] = []
+    monkeypatch.setattr("panel.core.trouble.note", lambda what, why: noted.append(why))
+    assert logstore.append(job, 0, part) == (len(part), True)
+    monkeypatch.setattr(FileSystemStorage, "_save", full)
+    for _again in range(3):
+        with pytest.raises(logstore.CannotStore, match="No space left on device"):
+            logstore.append(job, len(part), b"abc")
+    assert whole(job) == part and noted == ["No space left on device"] * 3
+    folder = Path(storages["logs"].path(f"jobs/{job}"))
+    assert not folder.exists() or not list(folder.iterdir()), "nothing half is left"
+    monkeypatch.undo()
+    assert logstore.append(job, len(part), b"abc") == (len(part) + 3, True)
+    assert whole(job) == part + b"abc"

@@ -17,6 +17,7 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
+from panel.core import trouble
 from panel.core.numbers import ago, day, duration, gib, ngroup, size
 
 register = template.Library()
@@ -147,7 +148,8 @@ def log_panel(
     must have it, and `follows`, lines that only follow from it.
     """
     facts = {"id": id, "name": name, "url": url, "job": job, "offset": offset, "download": download, "live": live}
-    return {**facts, "root": root, "follows": " ".join(map(str, (root or {}).get("follows", [])))}
+    stuck = trouble.noted(trouble.LOGS) if live else ""
+    return {**facts, "stuck": stuck, "root": root, "follows": " ".join(map(str, (root or {}).get("follows", [])))}
 
 
 @register.simple_tag
