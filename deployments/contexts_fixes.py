@@ -59,7 +59,8 @@ def _page(row: Deployment, fix: Fix) -> dict[str, Any]:
         return {}
     name, of_one, word = PAGES[fix.link]
     if fix.link == "settings":
-        return {"url": reverse(name, args=[row.pk]), "label": str(word)}
+        field = f"#o-{fix.option}" if fix.option.isidentifier() else ""  # the option's own row, where it has one
+        return {"url": reverse(name, args=[row.pk]) + field, "label": str(word)}
     if of_one:
         return {"url": reverse(name, args=[fix.target]), "label": str(word)} if fix.target is not None else {}
     host = f"?host={fix.target}" if fix.link == "install" and fix.target is not None else ""
