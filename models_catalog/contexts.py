@@ -104,19 +104,24 @@ def fits_word(fits: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def too_big(missing: Mapping[str, Any]) -> str:
-    """ "≈ 38.2 GiB needed, 22.9 GiB usable on 1 × RTX 4090; fits on 2 × RTX 4090": by how much, and what would help.
+    """ "needs ≈ 38.2 GiB, has 22.9 (1 × RTX 4090); fits on 2 × RTX 4090": by how much, and what would help.
 
     `missing` is what fits.word keeps of it.
     """
     place = gpus(missing["name"], missing["count"], missing["total_mib"], cpu=missing["cpu"])
     parts = []
     if missing["need_gib"] is not None and missing["need_gib"] > missing["have_gib"]:
-        values = {"need": f"{missing['need_gib']:,.1f}", "have": f"{missing['have_gib']:,.1f}", "place": place}
-        each = _("≈ %(need)s GiB needed of each GPU, %(have)s usable (%(place)s)")
-        all_ = _("≈ %(need)s GiB needed, %(have)s usable (%(place)s)")
+        values = {"need": _gib(missing["need_gib"]), "have": _gib(missing["have_gib"]), "place": place}
+        each = _("needs ≈ %(need)s GiB of each, has %(have)s (%(place)s)")
+        all_ = _("needs ≈ %(need)s GiB, has %(have)s (%(place)s)")
         parts.append((each if missing["count"] > 1 else all_) % values)
     parts.append(would_fit(missing["context"], missing["other"]))
     return "; ".join(part for part in parts if part)
+
+
+def _gib(value: float) -> str:
+    """Of much, the tenth tells nobody anything."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def would_fit(context: int | None, other: Mapping[str, Any] | None) -> str:

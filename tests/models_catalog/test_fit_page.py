@@ -150,7 +150,7 @@ def said(copy: Copy) -> str:
 def test_too_big_says_by_how_much_and_what_would_help(copy: Copy) -> None:
     Gpu.objects.filter(index=1).delete()
     text = large(copy, "Qwen--Qwen3-32B")
-    assert re.fullmatch(r"≈ 6\d\.\d GiB needed, 43\.\d usable \(1 × L40S\); fits on 2 × L40S", said(copy)), said(copy)
+    assert re.fullmatch(r"needs ≈ 6\d\.\d GiB, has 43\.\d \(1 × L40S\); fits on 2 × L40S", said(copy)), said(copy)
     assert re.search(r"About 6\d\.\d GiB are needed and 43\.\d usable\. Fits on 2 × L40S\.", text)
     assert said(copy) in client_of("operator").get(reverse("models")).content.decode().replace("\xa0", " ")
     assert said(copy) in client_of("operator").get(reverse("deployment-new")).content.decode().replace("\xa0", " ")
@@ -158,7 +158,7 @@ def test_too_big_says_by_how_much_and_what_would_help(copy: Copy) -> None:
 
 def test_of_several_gpus_it_is_said_of_each(copy: Copy) -> None:
     large(copy, "Qwen--Qwen3-235B-A22B")
-    assert re.fullmatch(r"≈ 22\d\.\d GiB needed of each GPU, 42\.\d usable \(2 × L40S\); fits on [48] × .+", said(copy))
+    assert re.fullmatch(r"needs ≈ 22\d GiB of each, has 42\.\d \(2 × L40S\); fits on [48] × .+", said(copy))
 
 
 def test_a_shorter_conversation_comes_before_other_machines() -> None:
@@ -173,7 +173,7 @@ def test_a_team_without_a_gpu_learns_what_would_help(copy: Copy) -> None:
     Gpu.objects.all().delete()
     Host.objects.update(ram_total_mib=16_384)
     text = large(copy, "Qwen--Qwen3-8B")
-    assert re.fullmatch(r"≈ 19\.\d GiB needed, 16\.0 usable \(processor, 16.0 GiB\); fits on 1 × L4", said(copy)), said(
+    assert re.fullmatch(r"needs ≈ 19\.\d GiB, has 16\.0 \(processor, 16.0 GiB\); fits on 1 × L4", said(copy)), said(
         copy
     )
     assert "GiB of memory are needed, and 16.0 GiB are there. Fits on 1 × L4." in text
