@@ -9,7 +9,7 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from deployments import contact, contexts_failed, contexts_fixes, contexts_said, describing, queries, remedies, stalls
+from deployments import contact, contexts_failed, contexts_fixes, describing, queries, remedies, stalls
 from deployments.contexts_measured import came_of, compared, note_of
 from deployments.contexts_revisions import revisions
 from deployments.contexts_run import (
@@ -27,6 +27,7 @@ from deployments.contexts_run import (
 )
 from deployments.contexts_ways import ways
 from deployments.models import Deployment, Run
+from deployments.pages import proof
 from deployments.serving.contexts import findings_of, numbers
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
@@ -280,7 +281,7 @@ def failed(row: Deployment, run: Run | None, *, may_operate: bool, actor: Any = 
         "retry": _retry(row),
         "fixes": fixes,
         "fixes_note": contexts_fixes.note(row, fixes),
-        "effects_by": contexts_said.effects_by(run, fixes),
+        "effects_by": proof.effects_by(run, fixes),
         "whom_to_ask": contexts_fixes.whom_to_ask(row),
         "ways": ways(row, fixes),
         "attempts": contexts_fixes.attempts(run if of_run else None),
@@ -294,7 +295,7 @@ def failed(row: Deployment, run: Run | None, *, may_operate: bool, actor: Any = 
         **error_of(run),
         "dx": contexts_failed.diagnosis(run, may_judge=may_operate),
         "log_root": contexts_failed.log_root(run),
-        "itself": contexts_said.itself(run),
+        "itself": proof.itself(run),
         "last_answer": run.probe.get("last") if row.reason.get("code") == "answer.failed" else None,
         "failed_at": f"{at} / {len(states)} · {step_name(states[at - 1])}" if at else "",
         "dots": [DOTS[s.state] for s in states],

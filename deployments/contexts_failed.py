@@ -6,12 +6,13 @@ from typing import Any
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from deployments import contexts_said, failures, failures_read, run_log
+from deployments import failures, failures_read, run_log
 from deployments.codes import CODES
 from deployments.codes_classes import CLASSES
 from deployments.contexts_revisions import changes_between
 from deployments.diagnosis.rules import BY_CODE, causes_of, doc_of, versions_of
 from deployments.models import Failure, Run
+from deployments.pages import proof
 from deployments.wording import label_of, person, words
 from panel.audit.models import Event
 from panel.core.numbers import ngroup
@@ -28,23 +29,23 @@ def diagnosis(run: Run, *, may_judge: bool) -> dict[str, Any]:
     known = bool(params.get("cause"))
     explained = known or run.reason.get("code") not in failures.UNEXPLAINED
     block = run.error_block or {}
-    root, told = failures.root_of(block), contexts_said.numbers(run)
+    root, told = failures.root_of(block), proof.numbers(run)
     return {
         "run": run,
         "known": known,
         "explained": explained,
         "asks": run.job_id is not None,
         "code": params.get("cause", ""),
-        "why": contexts_said.why(run, told),
-        "pair": contexts_said.pair(run, told),
+        "why": proof.why(run, told),
+        "pair": proof.pair(run, told),
         **more(str(params.get("cause") or "")),
         "sure": certainty(params) if known else "" if explained else _("Not recognised"),
         "root": root,
-        "proof": contexts_said.proof(root, told),
+        "proof": proof.pieces(root, told),
         "root_line": block.get("root_line"),
         "more": len(block.get("lines") or []) > 1,
         "ruled_out": ruled_out(run),
-        "excluded": contexts_said.excluded(run),
+        "excluded": proof.excluded(run),
         "despite": despite(run),
         "changed": changed_since(run),
         "alike": [line(other) for other in failures_read.alike(row)] if row is not None and not explained else [],

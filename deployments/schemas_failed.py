@@ -9,10 +9,11 @@ from django.utils.translation import gettext_noop
 from ninja import Schema
 from pydantic import Field
 
-from deployments import contexts_failed, contexts_said, failures, failures_read
+from deployments import contexts_failed, failures, failures_read
 from deployments.diagnosis.result import SURE
 from deployments.diagnosis.rules import BY_CODE
 from deployments.models import Run
+from deployments.pages import proof
 from panel.core.mask import mask_text
 
 Reaches = Callable[[int], bool]
@@ -95,7 +96,7 @@ def diagnosis_out(run: Run, reaches: Reaches | None = None) -> dict[str, Any] | 
         return None
     params = run.reason.get("params") or {}
     rule = BY_CODE.get(str(params.get("cause") or ""))
-    told = contexts_said.numbers(run)
+    told = proof.numbers(run)
     block, known = run.error_block or {}, run.diagnosis.get("facts") or {}
     root, bars = mask_text(failures.root_of(block)), told.get("bars")
     explained = rule is not None or run.reason.get("code") not in failures.UNEXPLAINED
@@ -103,7 +104,7 @@ def diagnosis_out(run: Run, reaches: Reaches | None = None) -> dict[str, Any] | 
     return {
         "code": rule.code if rule is not None else None,
         "title": contexts_failed.title_of(failures.class_of(run.reason)),
-        "why": contexts_said.why(run, told),
+        "why": proof.why(run, told),
         "phase": str(params.get("phase") or ""),
         "confidence": params.get("confidence") if float(params.get("confidence") or 0) >= SURE else None,
         "certainty": sure,
@@ -116,12 +117,10 @@ def diagnosis_out(run: Run, reaches: Reaches | None = None) -> dict[str, Any] | 
             for each in contexts_failed.ruled_out(run)
         ],
         "excluded": [
-            {"code": each["code"], "message": each["title"], "why": each["text"]}
-            for each in contexts_said.excluded(run)
+            {"code": each["code"], "message": each["title"], "why": each["text"]} for each in proof.excluded(run)
         ],
         "notices": [
-            {"code": each["code"], "message": each["text"], "line": each["line"]}
-            for each in contexts_said.notices(known)
+            {"code": each["code"], "message": each["text"], "line": each["line"]} for each in proof.notices(known)
         ],
         "facts": {name: value for name, value in known.items() if name != "notices"},
         **contexts_failed.more(rule.code if rule is not None else ""),

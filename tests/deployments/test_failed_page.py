@@ -12,8 +12,9 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from deployments import contexts_said, evidence, evidence_host
+from deployments import evidence, evidence_host
 from deployments.models import Run
+from deployments.pages import proof
 from deployments.wording import label_of
 from models_catalog.models import Copy
 from panel import audit
@@ -86,9 +87,9 @@ def test_the_log_is_text_in_its_marks(copy: Copy) -> None:
 
 
 def test_marks_that_do_not_fit_the_line_are_left_out() -> None:
-    assert contexts_said.proof("abcdef", {"marks": [[1, 3], [2, 4]]}) == [("a", False), ("bc", True), ("def", False)]
-    assert contexts_said.proof("abc", {"marks": [[1, 9]]}) == [("abc", False)]
-    assert contexts_said.proof("", {"marks": [[0, 1]]}) == contexts_said.proof("", {}) == []
+    assert proof.pieces("abcdef", {"marks": [[1, 3], [2, 4]]}) == [("a", False), ("bc", True), ("def", False)]
+    assert proof.pieces("abc", {"marks": [[1, 9]]}) == [("abc", False)]
+    assert proof.pieces("", {"marks": [[0, 1]]}) == proof.pieces("", {}) == []
 
 
 def test_lists_and_programs_read_the_same_sentence(copy: Copy) -> None:
@@ -100,10 +101,10 @@ def test_lists_and_programs_read_the_same_sentence(copy: Copy) -> None:
 def test_effects_of_fixes_are_as_exact_as_the_estimate(copy: Copy) -> None:
     run = builders.make_run(builders.make_deployment(copy), copy, foreseen={"ranges": {"kv_gib": [2.0, 3.0]}})
     told = [{"effects": [{"good": True, "text": "x"}]}]
-    assert contexts_said.effects_by(run, told) == "effects estimated, ± 0.5 GiB"
+    assert proof.effects_by(run, told) == "effects estimated, ± 0.5 GiB"
     run.foreseen = {}
-    assert contexts_said.effects_by(run, told) == contexts_said.effects_by(None, told) == "effects estimated"
-    assert contexts_said.effects_by(run, [{"effects": []}]) == ""
+    assert proof.effects_by(run, told) == proof.effects_by(None, told) == "effects estimated"
+    assert proof.effects_by(run, [{"effects": []}]) == ""
 
 
 # --- what the host said of itself ---------------------------------------------------------------------------------------
@@ -257,7 +258,7 @@ def test_a_start_that_went_well_says_what_it_told_of_itself(copy: Copy) -> None:
     page = text(as_role("viewer"), reverse("run", args=[run.pk]))
     assert "What it said of itself" in page and "36,864 tokens" in page and "answers come more slowly" in page
     run.parser = {"facts": {"notices": [{"code": "never_heard_of", "line": 1, "values": {}}]}}
-    assert contexts_said.itself(run) == {}
+    assert proof.itself(run) == {}
 
 
 def test_more_is_said_of_a_class_where_there_is_more(copy: Copy) -> None:

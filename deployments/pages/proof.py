@@ -68,7 +68,7 @@ def _amount(value: float, kind: str) -> str:
     return _("%(n)s tokens") % {"n": number} if kind == "tokens" else number
 
 
-def proof(root: str, known: Mapping[str, Any]) -> list[tuple[str, bool]]:
+def pieces(root: str, known: Mapping[str, Any]) -> list[tuple[str, bool]]:
     """The root line in pieces: (text, whether it is marked)."""
     pieces, at = [], 0
     for start, end in known.get("marks") or []:
