@@ -65,12 +65,14 @@ VERSIONS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("transformers", "transformers_version", r"transformers_version['\"]?[:=] *['\"]?(\d[\w.]*)"),
     )
 )
-# Every line that tells one of them holds one of these; a flood is searched for fewer words (words.py).
+# Every line that tells one of them holds one of these.
 WORDS = (
-    "eager", "fully optimized", "native support", "allreduce", "ulimit", "MoE config", "Casting ", "Falling back",
-    "padding layers", "KVCACHE_SPACE", "uto-fit", "Assuming the", " is not found in LD", "variable detected",
-    "sampling param", "deprecated", "nccl", "NCCL version", "PyTorch", "torch==", "transformers",
+    "nforce eager", "eager mode", "fully optimized", "native support", "Custom allreduce", "Found ulimit", "MoE config",
+    "Casting torch", "Falling back to torch", "padding layers", "KVCACHE_SPACE", "uto-fit", "Assuming the",
+    " is not found in LD", "variable detected", "sampling parameters", " is deprecated", "using nccl==", "NCCL version",
+    "PyTorch version", "to build PyTorch", "torch==", "transformers==", "transformers_version",
 )  # fmt: skip
+BYTES = tuple(word.encode() for word in WORDS)
 
 
 def take(facts: dict[str, Any], text: str, number: int) -> None:

@@ -257,12 +257,13 @@ def _take(state: State, raw: str, now: float, number: int) -> None:
     serving = _RANK[current(state)] >= _RANK["serving"]
     if not raw or (serving and "version" not in raw) or not _WORDS.search(raw):
         return
-    take(state, clean(raw[:4000].encode("latin-1", "replace").decode("utf-8", "replace")), now, number)
-
-
-def take(state: State, line: Line, now: float, number: int = 0) -> bool:
-    """One cleaned line, the log's `number`th (0: not known), into the given state. True when it told a phase."""
+    line = clean(raw[:4000].encode("latin-1", "replace").decode("utf-8", "replace"))
+    take(state, line, now)
     notices.take(state["facts"], line.text, number)
+
+
+def take(state: State, line: Line, now: float) -> bool:
+    """One cleaned line, into the given state. True when it told a phase."""
     code = phase_of(line)
     if not code:
         return False

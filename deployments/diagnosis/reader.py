@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from deployments.diagnosis import error_lines, phases, words
+from deployments.diagnosis import error_lines, notices, phases, words
 from deployments.diagnosis.lines import Line, clean
 from deployments.diagnosis.rule import Rule
 from deployments.diagnosis.rules import BY_CODE, BY_ENGINE, tests_of
@@ -149,14 +149,17 @@ class Reader:
         # Frames of tracebacks are read when their error is found; of long lines the beginning tells.
         fresh = [index for index in fresh if words.FRAME not in lines[index]]
         joined = b"\n".join([line if b"\r" in (line := lines[index]) else line[:MAX_LOOKED] for index in fresh])
-        wanted = words.CORE_WORDS + words.CORE_MARKS if self._unheard > FLOOD else words.ERROR_WORDS
+        wanted, heard = words.CORE_WORDS + words.CORE_MARKS, []
         if self._unheard <= FLOOD:
-            wanted += words.SERVING_WORDS if self.start.served else words.MARK_WORDS
+            wanted = words.ERROR_WORDS + (words.SERVING_WORDS if self.start.served else words.MARK_WORDS)
+            heard = [] if self.start.served else [word for word in notices.BYTES if word in joined]
         self._unheard += len(joined)
         present = [word for word in wanted if word in joined]
         header = self._header is not None
         for index in fresh:
             raw, kind = lines[index], kinds[index]
+            if heard and any(word in raw for word in heard):
+                notices.take(self.start.state["facts"], _line(raw).text, self.count + index + 1)
             if raw and header:
                 header = self._follow(lines, index)
             for word in present:
@@ -198,15 +201,14 @@ class Reader:
 
     def _mark(self, line: Line, index: int) -> bool:
         text = line.text
-        number = self.count + index + 1
         if words.may_start(text) and words.NEW_START.search(text) and self._anew(index):
-            phases.take(self.start.state, line, self.now, number)
+            phases.take(self.start.state, line, self.now)
             return True
         if self.start.served and words.may_stop(text) and words.STOP.search(text):
             self.start.stopped = True
         if "args" in line.text[:400]:
             self._options(line.text)
-        told = phases.take(self.start.state, line, self.now, number)
+        told = phases.take(self.start.state, line, self.now)
         if told and self.start.served and "Dumping input" not in text:
             self.start.up = True
         if told and line.process and len(self.start.processes) < MAX_FOUND:

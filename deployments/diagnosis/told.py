@@ -55,10 +55,10 @@ def of(rule: Rule, text: str, facts: Mapping[str, Any], evidence: Evidence, cloc
     """What the root line `text` of a class tells in numbers, with what is known beside it."""
     numbers = NUMBERS.get(rule.code)
     spans = _spans(rule, numbers, text)
-    values = known_values(facts, evidence) | {name: text[a:b] for name, (a, b) in spans.items()}
-    values |= _derived(values)
     if numbers is None:
         return Told(marks=_marks(text, list(spans.values())), clock=clock)
+    values = known_values(facts, evidence) | {name: text[a:b] for name, (a, b) in spans.items()}
+    values |= _derived(values)
     said = {name: _shown(name, value, values) for name, value in values.items() if not name.endswith("_unit")}
     say = next((each for each in numbers.say if _places(each) <= {name for name in said if said[name]}), "")
     bars, used = _bars(numbers, values)

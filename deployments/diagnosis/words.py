@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from deployments.diagnosis import notices
-
 FRAME = b'  File "'
 # Every line that tells of a failure holds one of these (a test compares them with the examples of all rules). A flood
 # of ever new lines is searched for the first ones only.
@@ -28,7 +26,6 @@ MARK_WORDS: tuple[bytes, ...] = (
     b"throughput", b"Dumping input", b"torch dist", b"eight ", b"Memory pool", b"build", b"n_ctx", b"tensors: ",
     b"starting", b"slots", b"loaded", b"runner started", b"weights", b"constructing", b"FlashAttention", b"the graph", b"graph memory",
     b"graph addresses", b"graph pool", b"ctual usage", b"compute graph", b"compute buffer", b" device=",
-    *(word.encode() for word in notices.WORDS),
 )  # fmt: skip
 # What a serving engine may still print: a new start, a stop, and errors.
 SERVING_WORDS: tuple[bytes, ...] = (b"version", b"server_args", b"shutdown", b"Shutting", b"build", b"Dumping input")
