@@ -149,10 +149,9 @@ class Reader:
         # Frames of tracebacks are read when their error is found; of long lines the beginning tells.
         fresh = [index for index in fresh if words.FRAME not in lines[index]]
         joined = b"\n".join([line if b"\r" in (line := lines[index]) else line[:MAX_LOOKED] for index in fresh])
-        wanted, heard = words.CORE_WORDS + words.CORE_MARKS, []
-        if self._unheard <= FLOOD:
-            wanted = words.ERROR_WORDS + (words.SERVING_WORDS if self.start.served else words.MARK_WORDS)
-            heard = [] if self.start.served else [word for word in notices.BYTES if word in joined]
+        flood, served = self._unheard > FLOOD, self.start.served
+        wanted = words.wanted(flood=flood, served=served)
+        heard = [] if flood or served else [word for word in notices.BYTES if word in joined]
         self._unheard += len(joined)
         present = [word for word in wanted if word in joined]
         header = self._header is not None

@@ -79,6 +79,18 @@ HARMLESS = re.compile(
     r"HandlerFileNotFoundError|pip's dependency resolver"
 )
 
+_WANTED = {
+    (True, False): CORE_WORDS + CORE_MARKS,
+    (True, True): CORE_WORDS + CORE_MARKS,
+    (False, False): ERROR_WORDS + MARK_WORDS,
+    (False, True): ERROR_WORDS + SERVING_WORDS,
+}
+
+
+def wanted(*, flood: bool, served: bool) -> tuple[bytes, ...]:
+    """Words of which a line holds one that is looked at: few in a flood, others once it takes requests."""
+    return _WANTED[flood, served]
+
 
 def may_start(text: str) -> bool:
     """A quick look before `NEW_START`."""
