@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from deployments import names, preflight, services, startable
 from deployments.hidden import restored
 from deployments.models import Deployment
+from deployments.planner import length
 from deployments.spec import NAME, DeploymentSpec, diff
 from deployments.states import Desired
 from deployments.wording import words
@@ -202,7 +203,9 @@ def _refuse_options(spec: DeploymentSpec, name: str) -> None:
     if check.ok:
         return
     wrong = check.reason.get("params", {}).get("candidates") or [{**check.reason, "name": "options"}]
-    if check.placement is None:
+    if check.reason.get("code") == length.CODE:
+        wrong = [{**check.reason, "name": length.OPTION}]
+    elif check.placement is None:
         wrong = [{**one, "name": one["option"]} for one in wrong if one.get("option")]
         if not wrong:
             return

@@ -17,6 +17,7 @@ from models_catalog.models import Artifact, Copy
 from panel.accounts.actor import Actor
 from panel.accounts.models import User
 from panel.accounts.services import create_token
+from panel.core.errors import Invalid
 from panel.fleet.models import Gpu, Host, Reservation
 from tests.deployments import builders
 from tests.deployments.pure.plans import model
@@ -163,6 +164,13 @@ deployments:
     with pytest.raises(NeverStarts):
         portable.apply(text.encode(), actor=Actor.shell())
     assert [each.name for each in Deployment.objects.all()] == [row.name]
+
+
+def test_a_new_one_that_is_made_from_the_shell_says_it_at_once(operator: Client, sent: Any) -> None:
+    entry = {"name": "new", "model": Artifact.objects.get().model.name, "options": TOO_LONG}
+    with pytest.raises(Invalid) as caught:
+        portable.create(entry, actor=Actor.shell())
+    assert "was made for 40,960 at most" in caught.value.fields["max_model_len"]
 
 
 def test_what_may_fit_later_is_saved_while_it_runs(operator: Client, sent: Any) -> None:
