@@ -13,6 +13,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from deployments import (
+    checking,
     describing,
     events,
     evidence,
@@ -26,6 +27,7 @@ from deployments import (
     run_secrets,
     stalls,
 )
+from deployments.checklist import engine as checked
 from deployments.diagnosis import failure, phases, serving_log
 from deployments.engines.base import EngineRefusal, masked_env
 from deployments.models import Deployment, Run
@@ -64,6 +66,29 @@ def describe(claim: Claim, row: Deployment) -> None:
             describing.keep(run, {"folder": folder}) if folder else describing.order(run)
     except fleet.HostGone as exc:
         end_with(claim, row, State.FAILED, {"code": exc.code, "params": {"host": run.host_name}})
+
+
+def ask(claim: Claim, row: Deployment) -> None:
+    """Have the host ask its engine what it thinks of the settings, or take what it said; a sure refusal ends the start.
+
+    No process was started for it then. Any other answer, and none, lets the start go on: it tells the truth.
+    """
+    known = Run.objects.select_related("host", "runtime", "copy__artifact__model").defer("runtime__flags")
+    run, now = known.get(pk=row.run_id), timezone.now()
+    if not checking.job_id_of(run):
+        with transaction.atomic():
+            _still_ours(claim, row)
+            checking.begin(run, spec_of(row), row.name, now)
+        return
+    over, refused = checking.answer(run, spec_of(row))
+    seen, kept = evidence.gathered(run, {}) if refused is not None else (None, {})
+    ending = checked.ending_of(refused, seen) if refused is not None else None
+    with transaction.atomic():
+        _still_ours(claim, row)
+        checking.keep(run, {"over": over})
+        if ending is not None:
+            ending = replace(ending, diagnosis={**ending.diagnosis, **kept})
+            end_with(claim, row, State.FAILED, ending.reason, ending)
 
 
 def order(claim: Claim, row: Deployment) -> None:
@@ -239,7 +264,8 @@ def end_run(claim: Claim, row: Deployment, to: State) -> None:
         )
         if ending:
             failures.keep(run, reason, ending.error_block)
-        describing.stop(run)  # it locks the host, as does the next: one order everywhere
+        describing.stop(run)  # it locks the host, as do the next: one order everywhere
+        checking.stop(run)
         fleet.release(str(run.pk))
         changes = _retry(row, run, bool(ending and ending.curable)) if to == State.FAILED else {}
         if row.state != to:
@@ -255,15 +281,19 @@ def fail(claim: Claim, row: Deployment, reason: dict[str, Any]) -> None:
         end_with(claim, row, State.FAILED, reason)
 
 
-def end_with(claim: Claim, row: Deployment, to: State, reason: dict[str, Any]) -> None:
-    """End a run that never got a process, for a reason of the panel's own."""
+def end_with(
+    claim: Claim, row: Deployment, to: State, reason: dict[str, Any], ending: failure.Ending | None = None
+) -> None:
+    """End a run that never got a process, for a reason of the panel's own, or for what its engine said when asked."""
+    block, known = (ending.error_block, ending.diagnosis) if ending is not None else ({}, {})
     with transaction.atomic():
         _still_ours(claim, row)
         Run.objects.filter(pk=row.run_id, ended_at=None).update(
-            ended_at=timezone.now(), outcome="failed", reason=reason
+            ended_at=timezone.now(), outcome="failed", reason=reason, error_block=block, diagnosis=known
         )
-        failures.keep(row.run, reason)
+        failures.keep(row.run, reason, block)
         describing.stop(row.run)
+        checking.stop(row.run)
         fleet.release(str(row.run_id))
         move(claim, row, to, reason)
     events.room_changed()

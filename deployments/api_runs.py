@@ -8,7 +8,7 @@ from django.utils.translation import gettext_noop as _
 from ninja import Query, Router, Schema
 from pydantic import Field
 
-from deployments import exported, portable, queries
+from deployments import checking, exported, portable, queries
 from deployments.api import reached
 from deployments.models import Run
 from deployments.schemas import LogFilter, LogOut, RunOut, log_out, run_out
@@ -59,10 +59,11 @@ def get_run(request: HttpRequest, run_id: uuid.UUID) -> Any:
 )
 def get_log(request: HttpRequest, run_id: uuid.UUID, asked: Query[LogFilter]) -> Any:
     run = _run(request, run_id)
-    if run.job_id is None:
+    job = checking.log_job_of(run)
+    if job is None:
         raise NotFound
-    offset = asked.offset if asked.offset >= 0 else logstore.tail_offset(run.job_id, -asked.offset)
-    part = logstore.read(run.job_id, offset, asked.limit)
+    offset = asked.offset if asked.offset >= 0 else logstore.tail_offset(job.pk, -asked.offset)
+    part = logstore.read(job.pk, offset, asked.limit)
     if request.headers.get("Accept", "").startswith("text/plain"):
         answer = HttpResponse(part.data, content_type="text/plain; charset=utf-8")
         answer["X-Log-Start"], answer["X-Log-Next"], answer["X-Log-Size"] = (
@@ -71,7 +72,7 @@ def get_log(request: HttpRequest, run_id: uuid.UUID, asked: Query[LogFilter]) ->
             str(part.size),
         )
         return answer
-    return log_out(part, ended=run.job is not None and not run.job.open)
+    return log_out(part, ended=not job.open)
 
 
 # --- deployments as files ---------------------------------------------------------------------------------------------

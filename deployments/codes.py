@@ -30,6 +30,10 @@ CODES: dict[str, Pair] = {
         _("Preparing the model's description: its file alone says too little to the engine."),
         _("The host makes configuration and tokenizer from the file. It takes about a minute, once for each file."),
     ),
+    "preparing.check": (
+        _("Asking the engine what it thinks of these settings."),
+        _("It takes some seconds, and nothing is started for it. What it accepted once is not asked again."),
+    ),
     "start.no_job": (_("The order for this start was lost."), _("Press Start to try again.")),
     "start.deadline": (
         _("It was not ready within the time allowed for a start."),

@@ -9,7 +9,7 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from deployments import contact, contexts_failed, contexts_fixes, describing, queries, remedies, stalls
+from deployments import checking, contact, contexts_failed, contexts_fixes, describing, queries, remedies, stalls
 from deployments.contexts_measured import came_of, compared, note_of
 from deployments.contexts_revisions import revisions
 from deployments.contexts_run import (
@@ -145,7 +145,9 @@ def moving(row: Deployment) -> dict[str, Any]:
         context["steps"] = steps(run, usual)
         at = stalls.current_step(run) if going is not None else ""
         notes = STEP_NOTES_CPU if on_cpu(run) else STEP_NOTES
-        described = run.job_id is None and describing.wanted(run)  # the reason says what goes on
+        described = run.job_id is None and (
+            describing.wanted(run) or checking.wanted(run)
+        )  # the reason says what goes on
         context["step_note"] = tuple(map(str, notes[at])) if at in notes and not described else None
         context["step_usual"] = stalls.usually(at, usual, run.host_name, _at_step_s(run, now)) if at else ""
         if left is not None and left > 0 and so_far is not None:

@@ -6,7 +6,7 @@ from typing import Any
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from deployments import failures, failures_read, run_log
+from deployments import checking, failures, failures_read, run_log
 from deployments.codes import CODES
 from deployments.codes_classes import CLASSES
 from deployments.contexts_revisions import changes_between
@@ -173,9 +173,10 @@ def log_root(run: Run) -> dict[str, Any]:
     """How the log panel marks the cause: its line, where the page begins to show the log, lines that follow from it."""
     block = run.error_block or {}
     line_number, at = block.get("root_line"), block.get("root_at")
-    if not line_number or run.job_id is None:
+    job = checking.log_job_of(run)
+    if not line_number or job is None:
         return {}
-    place = run_log.window(run.job_id, line_number, at) if at is not None else run_log.Window(0, 1)
+    place = run_log.window(job.pk, line_number, at) if at is not None else run_log.Window(0, 1)
     follows = [each["line"] for each in ruled_out(run)]
     until = at + run_log.NEAR_BYTES if at is not None else None
     return {"line": line_number, "offset": place.offset, "number": place.number, "until": until, "follows": follows}

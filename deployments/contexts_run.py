@@ -1,6 +1,7 @@
 """One start and what is kept of it, as plain values: rows in, words and numbers out. Nothing is decided here."""
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from deployments import contexts_failed, describing, queries
+from deployments import checking, contexts_failed, describing, queries
 from deployments.contexts_measured import compared, note_of
 from deployments.diagnosis.failure import signal_name
 from deployments.diagnosis.phases import StepState
@@ -61,9 +62,10 @@ def on_cpu(run: Run) -> bool:
 
 
 def log_of(run: Run) -> dict[str, Any]:
-    size = run.job.log.size if run.job is not None else 0
+    job = checking.log_job_of(run)
+    size = job.log.size if job is not None else 0
     return {
-        "job_id": str(run.job_id) if run.job_id else "",
+        "job_id": str(job.pk) if job is not None and (size or run.job_id) else "",
         "log_url": reverse("run-log", args=[run.pk]),
         "log_file": reverse("run-log-file", args=[run.pk]),
         "log_offset": max(0, size - LOG_TAIL),
@@ -98,18 +100,39 @@ def steps(run: Run, usual: dict[str, Any], *, failed: bool = False) -> list[Step
         often = usual.get(s.code)
         span = _("usually %(time)s") % {"time": duration(often["median"])} if often else ""
         found.append(StepView(kind, step_name(s), _step_detail(s, run), duration(seconds), span, value))
-    found = found if describing.KEY not in run.placement else _with_description(run, found, failed=failed)
+    found = _before_process(run, found, failed=failed)
     if run.job_id is None and run.ended_at is not None:
         return [step for step in found if step.kind != "todo"] if found[0].kind == "yes" else []
     return found
 
 
-def _with_description(run: Run, found: list[StepView], *, failed: bool) -> list[StepView]:
-    """The step between the place and the process, of a model whose file says too little to its engine."""
-    if not describing.wanted(run):
-        return [found[0], StepView("yes", _("Model's file described")), *found[1:]]
-    first = StepView("yes", str(STEP_NAMES["placed"]), found[0].detail)
-    return [first, StepView("no" if failed else "now", _("Describing the model's file")), *found[1:]]
+def _before_process(run: Run, found: list[StepView], *, failed: bool) -> list[StepView]:
+    """With the steps that a host takes between the place and the process, where a start has them."""
+    more = [*_described(run, failed=failed), *_asked(run, failed=failed)]
+    going = any(step.kind in ("now", "no") for step in more)
+    first = StepView("yes", str(STEP_NAMES["placed"]), place(run)) if going else found[0]
+    return [first, *more, *found[1:]]
+
+
+def _described(run: Run, *, failed: bool) -> Iterator[StepView]:
+    """Of a model whose file says too little to its engine."""
+    if describing.wanted(run):
+        yield StepView("no" if failed else "now", _("Describing the model's file"))
+    elif describing.KEY in run.placement:
+        yield StepView("yes", _("Model's file described"))
+
+
+def _asked(run: Run, *, failed: bool) -> Iterator[StepView]:
+    """Of settings that nobody had shown to their engine before."""
+    if checking.KEY not in run.placement or (checking.wanted(run) and describing.wanted(run)):
+        return
+    over, name = checking.over(run), _("Settings checked by the engine")
+    if over in ("passed", "refused"):
+        yield StepView("yes" if over == "passed" else "no", name)
+    elif over:
+        yield StepView("over", name, _("no answer in time") if over == "late" else _("not this time"))
+    else:
+        yield StepView("no" if failed else "now", _("The engine is asked about the settings"))
 
 
 def step_name(step: StepState) -> str:

@@ -14,6 +14,7 @@ from panel.core import claims, queue, sse
 from panel.fleet import signals
 
 ALL = "deployments"  # topic: some deployment changed
+WAITED_FOR = ("sidecar", "check")  # jobs of a host that a start waits for; runs keep them under these names
 DOOR = "door"  # topic: what the door may open changed
 
 
@@ -55,8 +56,8 @@ def nudge_on_commit(deployment_id: int) -> None:
 
 @receiver(signals.job_changed, dispatch_uid="deployments.job_changed")
 def on_job_changed(sender: Any, job_id: uuid.UUID, kind: str, state: str, log_grew: bool, **_: Any) -> None:
-    if kind == "sidecar" and not log_grew:
-        rows = Deployment.objects.filter(state="preparing", run__placement__sidecar__job=str(job_id))
+    if kind in WAITED_FOR and not log_grew:
+        rows = Deployment.objects.filter(state="preparing", **{f"run__placement__{kind}__job": str(job_id)})
         for pk in rows.values_list("pk", flat=True):
             nudge(pk)
     if kind != "engine":

@@ -8,13 +8,15 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from deployments import evidence, failures, measured, preflight, queries, run_secrets
+from deployments import checking, evidence, failures, measured, preflight, queries, run_secrets
 from deployments.checklist import engine as checked
 from deployments.checklist import failed_here
+from deployments.engines.base import masked_env
 from deployments.models import Deployment, Run
 from deployments.moves import LeaseLost, move, spec_of
 from deployments.states import State
@@ -24,7 +26,7 @@ from panel.fleet import services as fleet
 from panel.fleet.models import Job
 
 QUEUE_LOOK_S = 15.0  # how often a waiting deployment looks for room when nothing tells it to
-CHECK = "check"  # in a run's placement: what is known of asking its engine
+RESTARTED = "restart_policy"  # the cause of a start by the restart policy
 BY_ITSELF = "fix"  # the cause of a start that Berth made with a fix of its own
 
 
@@ -51,7 +53,7 @@ def place(claim: Claim, row: Deployment) -> None:
         return
     try:
         with transaction.atomic():
-            run = _begun(row, check)
+            run = _begun(row, check, ask=kept.ask and settings.BERTH_CHECK_BEFORE_START)
             if not fleet.takes_new(run.host_id, run.runtime_id, [s.gpu_uuid for s in check.shares if s.gpu_uuid]):
                 raise _Changed
             fleet.reserve(str(run.pk), run.host, check.shares)
@@ -84,10 +86,12 @@ def never_began(
     """
     run = _next(row, **_known(row, check), outcome="failed", reason=reason)
     if refused is not None:
+        if check is not None and check.launch is not None:
+            run.command, run.env = check.launch.argv, masked_env(check.launch)
         known, kept = evidence.gathered(run, {})
         ending = checked.ending_of(refused, known)
         run.reason, run.error_block, run.diagnosis = ending.reason, ending.error_block, {**ending.diagnosis, **kept}
-        run.placement = {**run.placement, CHECK: {"job": str(refused.pk), "over": "refused"}}
+        run.placement = {**run.placement, checking.KEY: {"job": str(refused.pk), "over": "refused"}}
     try:
         with transaction.atomic():
             if not claim.rows().select_for_update().filter(state=row.state, run=row.run_id).exists():
@@ -131,7 +135,8 @@ def _named_as(check: preflight.Check) -> dict[str, Any]:
     return {failed_here.KEY: checked.key_of(check)} if checked.can_be_asked(check) else {}
 
 
-def _begun(row: Deployment, check: preflight.Check) -> Run:
+def _begun(row: Deployment, check: preflight.Check, *, ask: bool) -> Run:
+    """`ask`: nobody knows yet what its engine thinks of these settings."""
     assert check.host is not None and check.runtime is not None and check.copy is not None
     usual = queries.usual_start_s(check.host.pk, check.runtime.pk, check.copy.pk)
     run = _next(
@@ -140,8 +145,17 @@ def _begun(row: Deployment, check: preflight.Check) -> Run:
         family=measured.family_of(check.copy.artifact.facts),
         foreseen=measured.foreseen(check.placement.plan, spec_of(row), _names(check.gpus), usual),
     )
+    if ask and not _goes_on(row, run):
+        run.placement = {**run.placement, checking.KEY: {}}
     _save(row, run)
     return run
+
+
+def _goes_on(row: Deployment, run: Run) -> bool:
+    """Whether Berth starts by itself what it started before: then the engine is not asked what it had accepted."""
+    before = row.run
+    same = before is not None and before.revision_id == run.revision_id
+    return same and run.cause in (HOST_RESTARTED, RESTARTED)
 
 
 def _next(row: Deployment, **facts: Any) -> Run:
@@ -175,7 +189,7 @@ def _cause(row: Deployment, *, first: bool) -> str:
         return BY_ITSELF
     if not asked and row.run is not None and row.run.reason.get("code") == HOST_RESTARTED:
         return HOST_RESTARTED
-    return "person" if asked or first or row.attempts == 0 else "restart_policy"
+    return "person" if asked or first or row.attempts == 0 else RESTARTED
 
 
 def _names(gpus: Iterable[Any]) -> list[str]:

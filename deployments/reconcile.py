@@ -12,11 +12,12 @@ from django.conf import settings
 from django.db.models import F, Q
 from django.utils import timezone
 
-from deployments import acts, applying, describing, events, moves, placing
+from deployments import acts, applying, checking, describing, events, moves, placing
 from deployments.models import Deployment, Run
 from deployments.serving import liveness
 from deployments.states import Desired, State
 from deployments.steps import (
+    Ask,
     Describe,
     EndRun,
     Fail,
@@ -128,6 +129,8 @@ def _seconds_to(when: datetime | None, now: datetime) -> float | None:
 
 def _run_view(row: Deployment, run: Run, start_asked: bool, now: datetime) -> RunView:
     probe, due = acts.probe_state(run, now)
+    preparing = row.state == State.PREPARING and run.job is None
+    check, left = _check(run, now) if preparing else ("", 0.0)
     return RunView(
         ended=run.ended_at is not None,
         current=run.revision_id == row.revision_id and not start_asked,
@@ -138,7 +141,9 @@ def _run_view(row: Deployment, run: Run, start_asked: bool, now: datetime) -> Ru
         hung_min=liveness.hung_minutes(run.live, row.state_since.timestamp(), now.timestamp()),
         job=_job_view(run, now) if run.job is not None else None,
         mend_due=row.state == State.FAILED and row.desired == Desired.RUNNING and applying.is_due(row),
-        sidecar=_sidecar(run, now) if row.state == State.PREPARING and run.job is None else "",
+        sidecar=_sidecar(run, now) if preparing else "",
+        check=check,
+        check_left_s=left,
     )
 
 
@@ -146,6 +151,13 @@ def _sidecar(run: Run, now: datetime) -> str:
     if not describing.wanted(run):
         return ""
     return "moving" if describing.is_moving(run, now) else "due"
+
+
+def _check(run: Run, now: datetime) -> tuple[str, float]:
+    if not checking.wanted(run):
+        return "", 0.0
+    left = checking.left_s(run, now)
+    return ("asking" if left > 0 else "due"), left
 
 
 def _job_view(run: Run, now: datetime) -> JobView:
@@ -189,6 +201,8 @@ def do(claim: Claim, row: Deployment, step: Step) -> bool:
             placing.place(claim, row)
         case Describe():
             acts.describe(claim, row)
+        case Ask():
+            acts.ask(claim, row)
         case Order():
             acts.order(claim, row)
         case ReadLog():

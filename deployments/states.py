@@ -9,7 +9,9 @@ Only reconcile (deployments/reconcile.py) moves a state; people move `Desired`:
     queued → placing              a worker took the row
     placing → preparing           a host, a runtime and devices were chosen and reserved
     placing → queued              no room now: waits with reasons per candidate
-    preparing → starting          the job was ordered on the host
+    preparing → starting          the host described the model's file and its engine took the settings, where either is
+                                  to be waited for; then the job was ordered
+    preparing → failed            the engine refused the settings when it was asked: nothing was started
     starting → ready              the engine answered the test question through the door
     queued … ready → stopping     desired is stopped, or a newer revision or a restart asks for another run
     stopping → stopped            every process of the run is gone (stop is proven)
@@ -74,7 +76,7 @@ class Deadline:
 DEADLINES: dict[State, Deadline] = {
     S.QUEUED: Deadline(None, "queued.waiting"),  # shows what it waits for; a person decides how long that is worth
     S.PLACING: Deadline(60, "placing.deadline"),
-    S.PREPARING: Deadline(600, "preparing.deadline"),
+    S.PREPARING: Deadline(690, "preparing.deadline"),
     S.STARTING: Deadline(3600, "start.deadline"),
     S.READY: Deadline(None),
     S.STOPPING: Deadline(300, "stop.not_proven"),  # plus the grace; then says which processes are left

@@ -1,6 +1,11 @@
 """What to do next with one deployment, decided from what is true now. Pure: a Situation in, a Step out.
 
-reconcile.py loads the situation, does the step and asks again; the arrows are drawn in states.py.
+reconcile.py loads the situation, does the step and asks again; the arrows are drawn in states.py. The way up:
+
+    Place ─── Describe ─── Ask ─────── Order ── ReadLog … Probe ── ready
+      │       a lone GGUF  settings that nobody has
+      │                    shown to their engine yet
+    Fail: no place         a sure refusal ends the start
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ LOG_WAIT_S = 5.0  # how long an end waits for the rest of its log
 HOST_RESTARTED = "host_restarted"  # the host's word for what a restart of its machine ended
 NO_CONTACT = {"code": "lost.no_contact", "params": {}}
 DESCRIBING = {"code": "preparing.sidecar", "params": {}}
+ASKING = {"code": "preparing.check", "params": {}}
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,8 @@ class RunView:
     job: JobView | None = None
     hung_min: int | None = None  # for how long it has given no answer, when that counts as failed
     mend_due: bool = False  # a fix that Berth may apply by itself, once
+    check: str = ""  # the engine's word on the settings: "" there or not wanted, asking, due to be looked at
+    check_left_s: float = 0.0  # seconds that it is waited for still
     sidecar: str = ""  # the description of a GGUF file: "" there or not needed, moving on the host, due to be looked at
 
 
@@ -95,6 +103,11 @@ class Describe:
 
 
 @dataclass(frozen=True)
+class Ask:
+    """Have the host ask its engine what it thinks of the settings, or take what it said."""
+
+
+@dataclass(frozen=True)
 class Order:
     """Order the job on the host."""
 
@@ -135,7 +148,7 @@ class Mend:
     """Apply the first fix of the failure by itself, or note that none is safe."""
 
 
-Step = Wait | Move | Place | Describe | Order | ReadLog | Probe | StopRun | EndRun | Fail | Mend
+Step = Wait | Move | Place | Describe | Ask | Order | ReadLog | Probe | StopRun | EndRun | Fail | Mend
 
 
 def decide(s: Situation) -> Step:
@@ -203,7 +216,11 @@ def _preparing(s: Situation) -> Step:
         return Fail(_over(s.state))
     if s.run is not None and s.run.sidecar == "moving":
         return Wait(_sooner(s.deadline_in_s, 5.0), reason=DESCRIBING)
-    return Describe() if s.run is not None and s.run.sidecar else Order()
+    if s.run is not None and s.run.sidecar:
+        return Describe()
+    if s.run is not None and s.run.check == "asking" and not s.host_lost:
+        return Wait(_sooner(s.deadline_in_s, min(5.0, s.run.check_left_s)), reason=ASKING)
+    return Ask() if s.run is not None and s.run.check else Order()
 
 
 def _overdue(s: Situation) -> bool:

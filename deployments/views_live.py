@@ -5,7 +5,7 @@ import uuid
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.views.decorators.http import require_GET
 
-from deployments import events, queries
+from deployments import checking, events, queries
 from panel.accounts.guard import right
 from panel.core import sse
 from panel.core.errors import NotFound
@@ -31,10 +31,10 @@ def one_live(request: HttpRequest, pk: int) -> StreamingHttpResponse:
 
 
 def _job_of(run_id: uuid.UUID) -> uuid.UUID:
-    run = queries.run(run_id)
-    if run.job_id is None:
+    job = checking.log_job_of(queries.run(run_id))
+    if job is None:
         raise NotFound
-    return run.job_id
+    return job.pk
 
 
 @require_GET

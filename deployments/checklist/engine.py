@@ -56,7 +56,7 @@ class Outcome:
     finding: Finding | None = None
     host: dict[str, Any] = field(default_factory=dict)
     seconds: float | None = None
-    sure: bool = False  # a refusal whose class is known and that does not go away by itself
+    sure: bool = False  # a refusal whose class is proven by a line and does not go away by itself
 
 
 def can_be_asked(check: Check) -> bool:
@@ -260,7 +260,7 @@ def _refused(said: dict[str, Any], spec: DeploymentSpec, around: Around) -> tupl
         return Finding("warning" if ended else "error", "check.refused_unknown", params), False
     params |= {"title": found.title, "why": found.why, "cause": found.code}
     fixes = turn.fixes_of(found.code, found.fixes, spec, around)
-    return Finding("error", CODE, params, "", tuple(fixes)), not found.curable
+    return Finding("error", CODE, params, "", tuple(fixes)), not found.curable and found.root_line is not None
 
 
 def _number(value: Any) -> int | None:

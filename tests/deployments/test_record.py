@@ -151,7 +151,7 @@ def test_lessons_have_an_index_of_their_own(row: Deployment, copy: Copy) -> None
 def test_a_new_run_keeps_its_estimate(row: Deployment, copy: Copy) -> None:
     start(row, copy)
     check = preflight.check(DeploymentSpec(artifact_id=copy.artifact_id), name=row.name)
-    run = placing._begun(row, check)
+    run = placing._begun(row, check, ask=False)
     assert run.family == "qwen2"
     assert run.foreseen["tp"] == 1
     assert run.foreseen["gpu"] == "NVIDIA L40S"

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from deployments.spec import Restart
 from deployments.states import ARROWS, LIVE, RESTING, Desired, State, may_move
 from deployments.steps import (
+    ASKING,
     NO_CONTACT,
+    Ask,
+    Describe,
     EndRun,
     Fail,
     JobView,
@@ -53,6 +56,14 @@ TABLE = [
     ("queued with a pause", at(State.QUEUED, retry_in_s=9.0), Wait(9.0)),
     ("placing", at(State.PLACING), Place()),
     ("preparing", at(State.PREPARING, run=run(job=None)), Order()),
+    ("nobody has asked the engine", at(State.PREPARING, run=run(job=None, check="due")), Ask()),
+    ("the engine is asked", at(State.PREPARING, run=run(job=None, check="asking", check_left_s=40.0)), Wait(5.0, reason=ASKING)),
+    ("the engine is asked, not much longer", at(State.PREPARING, run=run(job=None, check="asking", check_left_s=2.0)), Wait(2.0, reason=ASKING)),
+    ("asked, no contact", at(State.PREPARING, run=run(job=None, check="asking", check_left_s=40.0), host_lost=True), Ask()),
+    ("the description comes first", at(State.PREPARING, run=run(job=None, check="due", sidecar="due")), Describe()),
+    ("asked, and stopped", at(State.PREPARING, DOWN, run(job=None, check="asking", check_left_s=40.0)), EndRun(State.STOPPED)),
+    ("asked, and edited", at(State.PREPARING, run=run(job=None, check="asking", check_left_s=40.0, current=False)), EndRun(State.QUEUED)),
+    ("asked for too long", at(State.PREPARING, run=run(job=None, check="asking", check_left_s=40.0), deadline_in_s=-1.0), Fail({"code": "preparing.deadline", "params": {}})),
     ("placing too long", at(State.PLACING, deadline_in_s=-1.0), Fail({"code": "placing.deadline", "params": {}})),
     ("preparing too long", at(State.PREPARING, run=run(job=None), deadline_in_s=-1.0), Fail({"code": "preparing.deadline", "params": {}})),
     ("failed before the order", at(State.FAILED, run=run(job=None)), EndRun(State.FAILED)),
@@ -150,6 +161,8 @@ runs = st.builds(
     probe=st.sampled_from(["idle", "asked", "answered", "failed"]),
     probe_due_s=st.sampled_from([0.0, 2.0]),
     hung_min=st.sampled_from([None, 3]),
+    check=st.sampled_from(["", "asking", "due"]),
+    check_left_s=st.sampled_from([0.0, 30.0]),
     job=st.none() | jobs,
 )
 situations = st.builds(
@@ -200,7 +213,7 @@ def test_a_state_that_may_not_rest_is_looked_at_again(s: Situation) -> None:
 def test_nothing_new_is_started_when_it_shall_be_stopped(s: Situation) -> None:
     if s.desired == DOWN:
         step = decide(s)
-        assert not isinstance(step, Place | Order | Probe), (s, step)
+        assert not isinstance(step, Place | Ask | Order | Probe), (s, step)
         assert (
             not (isinstance(step, Move) and step.to in (State.QUEUED, State.PLACING, State.READY))
             or s.state == State.LOST

@@ -259,4 +259,26 @@ def test_what_the_engine_refuses_when_it_is_asked_is_never_started(stack: Stack)
     assert row.run.job is None and row.reason["code"] == "check.refused"
     good = DeploymentSpec(artifact_id=stack.artifact("fine").pk, device="cpu", kv_cache_gib=1)
     until(lambda: look(good, name="good").verdict == "passed", timeout=60, why="a good one passes")
-    assert Job.objects.filter(kind="check").count() == 2
+    assert Job.objects.filter(kind="check", order__argv__contains="999999").count() == 1, "its start asked nothing more"
+
+
+def test_a_start_asks_its_engine_first_and_what_it_refuses_is_never_started(stack: Stack) -> None:
+    make_fake_model(stack.models / "fine")
+    stack.scan()
+    row = stack.deploy("unasked", "fine", options={"max_model_len": 999_998})
+    stack.wait_for(row, "failed")
+    assert (row.reason["code"], row.reason["params"]["cause"]) == ("check.refused", "config.len_gt_derived")
+    assert row.run.job is None and row.run.diagnosis["offers"] and row.run.error_block["root_line"]
+    job = Job.objects.get(kind="check", order__argv__contains="999998")
+    until(lambda: b"User-specified" in logstore.read(job.pk, 0, 1 << 20).data, timeout=30, why="its words are kept")
+    good = stack.deploy("asked-once", "fine", options={"max_num_seqs": 7})
+    stack.wait_for(good, "ready")
+    assert good.run.placement["check"]["over"] == "passed"
+    services.stop(good, actor=None)
+    stack.wait_for(good, "stopped")
+    services.start(good, actor=None)
+    stack.wait_for(good, "ready")
+    assert "check" not in good.run.placement, "what was accepted once is not asked again"
+    services.stop(good, actor=None)
+    stack.wait_for(good, "stopped")
+    check_clean(stack, row)
