@@ -82,7 +82,9 @@ class Berth(Stack):
         self.times, self.servers = times, servers
         self.copies = folder / "copies"
         self.copies.mkdir()
-        super().__init__(servers, folder, env={**times.environment(), **kwargs.pop("env", {})}, **kwargs)
+        # Moments and invariants are about runs: a check before each first start would be one more process beside them.
+        env = {"BERTH_CHECK_BEFORE_START": "0", **times.environment(), **kwargs.pop("env", {})}
+        super().__init__(servers, folder, env=env, **kwargs)
         self.second_port = free_port()
         self.urls = (self.url, f"http://127.0.0.1:{self.second_port}")
         self.token = ""

@@ -17,6 +17,8 @@ from tests.servers import Servers
 
 # A real engine takes all cores of a small machine for minutes: what is late there is not lost.
 PATIENT = {"BERTH_HOST_LOST_S": "60", "BERTH_CLAIM_S": "6", "BERTH_TICK_S": "1", "BERTH_PROBE_TIMEOUT_S": "180"}
+# Each start would import the engine twice; a module whose subject that is says so in its own ENV.
+UNASKED = {"BERTH_CHECK_BEFORE_START": "0"}
 
 
 @pytest.fixture(scope="session")
@@ -39,9 +41,11 @@ def berth(
     django_test_environment: None,
     django_db_blocker: Any,
     tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Stack]:
     """Web, worker and agent; the agent finds the engine and the model by itself."""
-    env = {**PATIENT, "BERTH_ENGINE_CACHE": str(engine_cache), "PATH": os.environ["PATH"]}
+    own = getattr(request.module, "ENV", {})
+    env = {**PATIENT, **UNASKED, **own, "BERTH_ENGINE_CACHE": str(engine_cache), "PATH": os.environ["PATH"]}
     with django_db_blocker.unblock(), running(servers, tmp_path_factory.mktemp("real"), env=env) as stack:
         stack.url = f"http://localhost:{stack.port}"  # as it is shown to people
         stack.models = engine_cache / "models"
