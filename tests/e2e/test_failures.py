@@ -265,9 +265,12 @@ def test_what_the_engine_refuses_when_it_is_asked_is_never_started(stack: Stack)
 def test_a_start_asks_its_engine_first_and_what_it_refuses_is_never_started(stack: Stack) -> None:
     make_fake_model(stack.models / "fine")
     stack.scan()
-    row = stack.deploy("unasked", "fine", options={"max_model_len": 999_998})
+    # with an override only the engine knows how long a conversation may be
+    options = {"max_model_len": 999_998, "max_num_seqs": 1, "hf_overrides": {"rope_theta": 20_000.0}}
+    row = stack.deploy("unasked", "fine", options=options)
     stack.wait_for(row, "failed")
-    assert (row.reason["code"], row.reason["params"]["cause"]) == ("check.refused", "config.len_gt_derived")
+    assert row.reason["code"] == "check.refused", row.reason
+    assert row.reason["params"]["cause"] == "config.len_gt_derived"
     assert row.run.job is None and row.run.diagnosis["offers"] and row.run.error_block["root_line"]
     job = Job.objects.get(kind="check", order__argv__contains="999998")
     until(lambda: b"User-specified" in logstore.read(job.pk, 0, 1 << 20).data, timeout=30, why="its words are kept")
