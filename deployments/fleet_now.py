@@ -117,12 +117,15 @@ def with_ram_use(hosts: Iterable[HostView], run: UUID) -> list[HostView]:
     """With what the processes of a run hold of its machine's RAM now, as its host measures it: an engine that was just
     begun has not taken what was reserved for it, and one that grew has taken more. One query.
 
-    Never more than is in use there; what processes share is counted with each of them.
+    Never more than is in use there. An agent that is too old to tell what is a process's own tells all of it, and what
+    several share then counts with each.
     """
     job = Job.objects.filter(run=run).only("host_id", "state", "status", "status_at").first()
     samples.freshen(job)
-    held = job.status.get("rss_mib") if job is not None and job.state not in JOB_OVER else None
-    if job is None or not held:
+    if job is None or job.state in JOB_OVER:
+        return list(hosts)
+    held = job.status.get("own_mib") or job.status.get("rss_mib")
+    if not held:
         return list(hosts)
     return [_with_ram(host, str(run), int(held)) if host.id == job.host_id else host for host in hosts]
 

@@ -11,7 +11,10 @@ from panel.fleet import hostclock, samples, serving_points, wire
 from panel.fleet.models import Host
 
 # Figures of a job that move while nothing happens.
-MOVING = ("log_size", "log_hole", "last_output_at", "read_bytes", "rss_mib", "gpu_used_mib", "processes", "serving")
+MOVING = (
+    "log_size", "log_hole", "last_output_at", "read_bytes", "rss_mib", "own_mib", "gpu_used_mib", "processes",
+    "serving",
+)  # fmt: skip
 ALIVE = ("log_size", "read_bytes", "rss_mib", "gpu_used_mib", "processes")  # signs of life
 COUNTS = ("done", "rate", "silent_s")  # of a job's progress
 PARTS = 20  # so often in each phase a progress is news, and a row

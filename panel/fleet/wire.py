@@ -269,6 +269,7 @@ class JobStatus(Message):
     leftover_pids: Annotated[list[int], Cut] = []  # processes that did not end; only while stopping
     processes: int = 0
     rss_mib: int = 0
+    own_mib: int | None = None  # of it what nobody else holds: so much is free when it ends. None: an older agent
     read_bytes: int = 0  # bytes read by its processes, a sign of life while weights load
     gpu_used_mib: int | None = None
     log_size: int = 0  # bytes written so far (holes count)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -141,3 +142,31 @@ def test_who_listens_on_a_port_is_named() -> None:
         server.listen()
         assert procs.listener(port).endswith(f"(process {os.getpid()})")
     assert procs.listener(port) == ""
+
+
+HOLDS = """
+import mmap, sys, time
+own = bytearray(b"x") * (96 << 20)
+with open(sys.argv[1], "r+b") as file:
+    shared = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    total = sum(shared[at] for at in range(0, len(shared), 4096))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_process_holds_alone_leaves_out_the_files_that_it_reads(tmp_path: Path) -> None:
+    """Weights that are mapped are in the machine's cache, which is free for others when it is wanted."""
+    weights = tmp_path / "weights"
+    weights.write_bytes(bytes(64 << 20))
+    process = subprocess.Popen([sys.executable, "-IS", "-c", HOLDS, str(weights)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        stat = procs.read_stat(process.pid)
+        assert stat is not None
+        own, all_ = (pages * procs.PAGE >> 20 for pages in (procs.own_pages(process.pid), stat.rss))
+        assert 96 <= own < 130 and all_ >= own + 64
+    finally:
+        process.kill()
+        process.communicate()
+    assert procs.own_pages(process.pid) == 0, "it is gone"

@@ -241,6 +241,17 @@ def test_it_gives_back_the_memory_that_its_processes_hold(
     assert fleet.seen[0].ram_available_mib <= 8_000 and fleet.seen[0].ram_reserved_mib == 0
 
 
+def test_what_others_hold_too_is_not_given_back(operator: Client) -> None:
+    """Libraries and weights that are read as files: they are free already, as far as the machine counts."""
+    copy = builders.make_copy(builders.make_host())
+    row = builders.make_deployment(copy, state="ready")
+    run = builders.make_run(row, copy, status={"rss_mib": 4_500, "own_mib": 3_000})
+    facts = {**Host.objects.get().facts, "ram_total_mib": 8_000, "ram_available_mib": 1_500}
+    Host.objects.update(ram_total_mib=8_000, facts=facts)
+    fleet = preflight.Fleet.of(DeploymentSpec(artifact_id=copy.artifact_id), run.pk)
+    assert fleet is not None and fleet.seen[0].ram_available_mib == 4_500
+
+
 def test_the_plan_of_an_edit_takes_hidden_secrets_for_what_they_are_and_shows_none(operator: Client, sent: Any) -> None:
     row = builders.make_deployment(Copy.objects.get())
     row.revision.spec = {**row.revision.spec, "env": {"OMP_PLACES": "hf_verysecretabcdefghijklmnopqrstuv12"}}

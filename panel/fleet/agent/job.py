@@ -295,7 +295,8 @@ class Job:
         pages = sum(world.snap[ident.pid].rss for ident in found if ident.pid in world.snap)
         read = {ident: procs.read_bytes(ident.pid) for ident in found}
         before = self.use.read_before + sum(count for ident, count in self.use.read.items() if ident not in read)
-        self.use = Use(len(found), pages * procs.PAGE // MIB, read, before)
+        own = sum(procs.own_pages(ident.pid) for ident in found)
+        self.use = Use(len(found), pages * procs.PAGE // MIB, own * procs.PAGE // MIB, read, before)
         if self.listening:
             self.check_listening(world)
 
@@ -351,6 +352,7 @@ class Job:
             leftover_pids=[ident.pid for ident in self.leftover][:200] if self.state == "stopping" else [],
             processes=self.use.processes,
             rss_mib=self.use.rss_mib,
+            own_mib=self.use.own_mib,
             read_bytes=self.use.read_before + sum(self.use.read.values()),
             gpu_used_mib=gpu_used_mib,
             log_size=size,

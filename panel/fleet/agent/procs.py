@@ -263,12 +263,22 @@ def read_bytes(pid: int) -> int:
     return best
 
 
+def own_pages(pid: int) -> int:
+    """Pages that end with the process: without those of files and of what is shared, which others may hold as well."""
+    try:
+        _size, resident, shared, *_rest = Path(f"/proc/{pid}/statm").read_text().split()
+    except (OSError, ValueError):
+        return 0
+    return max(0, int(resident) - int(shared))
+
+
 @dataclass
 class Use:
     """What a job's processes used at the last look."""
 
     processes: int = 0
     rss_mib: int = 0
+    own_mib: int = 0
     read: dict[Ident, int] = field(default_factory=dict)  # bytes
     read_before: int = 0  # by processes that are gone: the sum must not fall
 
