@@ -77,10 +77,13 @@ class PlanOut(Schema):
     people: float | None = Field(description=_("Conversations at the same time, estimated."))
     longest_context: int | None = Field(description=_("Tokens of the longest single conversation, estimated."))
     most_people: MostOut | None = Field(
-        description=_("The most people at the same time with conversations of that length, wherever it could run now.")
+        description=_(
+            "The most people at the same time with conversations of that length, wherever it could run now. Null where"
+            " there is no estimate, and in a check, which does not ask it."
+        )
     )
     longest_for_people: MostOut | None = Field(
-        description=_("The longest conversation, in tokens, for as many people as are asked for.")
+        description=_("The longest conversation, in tokens, for as many people as are asked for; null likewise.")
     )
     corrected_by: int = Field(description=_("Earlier starts on this host that corrected the estimate."))
     host: str | None

@@ -46,7 +46,7 @@ WORDS: dict[str, str] = {
         " host (%(shift)s GiB)."
     ),
     "kv.static": gettext_noop("What the weights leave of %(budget)s GiB."),
-    "kv.told": gettext_noop("The size that was given."),
+    "kv.told": gettext_noop("The size that is set aside for it."),
     "kv.cpu_default": gettext_noop("The engine's own default on a processor."),
     "kv.layers": gettext_noop("Keys and values of all layers for the whole context."),
     "kv.blocks": gettext_noop("%(blocks)s blocks of %(bytes)s bytes each; groups of layers: %(groups)s."),
