@@ -28,10 +28,18 @@ How the cause is chosen:
 
 What a failed start's page says, in this order: the sentence, why, the line that proves it (a link to that line of the
 log, which is marked there however long the log is), the step, what changed since the last start that worked, how sure
-this is ("certain" from 0.9, "very likely" from 0.8, "likely" from 0.6). Beside it stands what looked like a cause and
-only follows from it. Lines are counted as in the log that is downloaded. Where nothing was recognised, the first error
+this is ("certain" from 0.9, "very likely" from 0.8, "likely" from 0.6). Beside it stands what it was not: by what
+was measured (`diagnosis/excluded.py`: strangers on the GPU, files, driver, settings, port, disks, memory, shared memory,
+processor; each only where the start came past it and the cause has nothing to do with it), and what looked like a cause
+in the log and only follows from it. Lines are counted as in the log that is downloaded. Where nothing was recognised, the first error
 is shown with other starts of the team that began to fail with the same words (`diagnosis/alike.py`), and what helped
 there.
+
+The sentence has the numbers of the line (`rules/numbers.py`: two bars where something was needed and less was there),
+and they are marked in it (`diagnosis/told.py`). "What it said of itself" are versions, sizes and times of the log, and
+the few warnings of an engine that change how fast or how well it answers (`diagnosis/notices.py`), with their lines.
+Programs read all of it as `diagnosis` of a start (`GET /api/v1/runs/{id}`). Commands speak Chinese where `LC_ALL`,
+`LC_MESSAGES` or `LANG` begins with zh.
 
 "Was this right?" is answered by whoever may start and stop deployments: yes or no and a line of text, one answer a
 start, changed or taken back at will, in the record of who did what. The page "Failures" counts all failed starts,
@@ -56,7 +64,9 @@ phase of "–" means that the log tells it; options in `code` get a number from 
 What the panel knows counts beside the log (`deployments/evidence.py`): the settings of the last start that was ready,
 memory of the GPUs and the machine before and after with strangers by name, how many processes the kernel ended for lack
 of memory while it ran and how long before its end, and who listened on its port (all told by the agent; an older one
-tells less). It is kept in `Run.diagnosis` with every offer of the class.
+tells less). What the host said of itself (driver, disks, instructions of the processor, shared memory and open files as
+the engine's own check met them) makes a class more or less sure (`diagnosis/weighed.py`). It is kept in `Run.diagnosis`
+with every offer of the class.
 
 The kernel counts for all who share the memory (a cgroup, or the machine), never for one engine. So the count alone
 names no cause: it makes a KILL, or a core that vanished without a word, the more certain when it rose within a minute

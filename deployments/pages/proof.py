@@ -63,7 +63,7 @@ def _by(run: Run, known: Mapping[str, Any]) -> str:
 
 def _amount(value: float, kind: str) -> str:
     if kind == "GiB":
-        return gib(value * MIB) if value >= 10 else f"{value:.2f}\u00a0GiB"
+        return gib(value * MIB) if value >= 100 else f"{value:.2f}\u00a0GiB"
     number = ngroup(int(value)) if float(value).is_integer() else f"{value:g}"
     return _("%(n)s tokens") % {"n": number} if kind == "tokens" else number
 

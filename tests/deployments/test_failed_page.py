@@ -55,7 +55,7 @@ def test_numbers_bars_and_marks(copy: Copy) -> None:
         assert "<mark>40960</mark>" in page and "<mark>5.63 GiB</mark>" in page and "<mark>2.30 GiB</mark>" in page
         assert 'aria-label="Needed: 5.63 GiB"' in page and 'aria-label="Available: 2.30 GiB"' in page
         assert "both numbers by vLLM at 13:59:02" in page
-        assert "What it said of itself" in page and "15.3 GiB" in page
+        assert "What it said of itself" in page and "15.27 GiB" in page
         assert "The weights are in bfloat16, and it calculates in float16." in page and 'href="#log-L2"' in page
 
 
