@@ -1,11 +1,12 @@
 """What people and finished scans change in the catalog. Each act is one transaction with its audit row."""
 
+import logging
 from datetime import timedelta
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
-from django.db import transaction
+from django.db import DataError, transaction
 from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -21,6 +22,8 @@ from panel.fleet.models import Host, Job
 from panel.fleet.services import order_job, share_folders
 
 __all__ = ["Outcome", "add_root", "record_scan", "remove_root", "request_scan", "roots_of", "set_remote_code", "take"]
+
+log = logging.getLogger(__name__)
 
 MAX_ROOTS = 50
 MAX_PATH = 500  # characters; agents cut longer ones in their answers
@@ -146,7 +149,13 @@ def take(job: Job) -> Outcome | None:
     items = _items(job)
     if items is None:
         return None
-    outcome = record_scan(job.host, items, seen_at=job.ended_at or job.status_at)
+    at = job.ended_at or job.status_at
+    try:
+        with transaction.atomic():
+            outcome = record_scan(job.host, items, seen_at=at)
+    except DataError:  # a value that no column takes: else the sweep would try the same for ever
+        log.exception("the scan of %s cannot be written down", job.host)
+        outcome = record_scan(job.host, [{} for _item in items], seen_at=at)
     transaction.on_commit(events.announce, robust=True)
     return outcome
 

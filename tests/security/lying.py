@@ -272,6 +272,4 @@ class Reader:
 
 @pytest.fixture
 def reading(host: Host, one_connection: None) -> Reader:
-    made = Reader(host)
-    made(True)
-    return made
+    return Reader(host)

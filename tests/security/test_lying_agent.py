@@ -93,8 +93,17 @@ def test_a_report_is_bounded(agent: Client, host: Host, reading: Reader) -> None
     reading(True)
 
 
+def test_an_honest_host_is_read(panel: Panel, reading: Reader) -> None:
+    reading(True)
+    assert panel.says("report", report(status(reading.job))) == 200
+    reading(True)
+
+
 @pytest.mark.parametrize("offset", ["-1", "9" * 30, "x", "", "1e3", "\0", "٣"])
-def test_offsets_of_logs(agent: Client, host: Host, reading: Reader, offset: str) -> None:
+def test_offsets_of_logs(
+    agent: Client, host: Host, reading: Reader, offset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("panel.fleet.link.MAX_WAIT_S", 0.05)  # nothing comes, however long it waits
     for query in (f"offset={offset}", f"offset=0&skipped={offset}"):
         answer = agent.post(f"/agent/v1/jobs/{reading.job}/log?{query}", b"x", content_type="application/octet-stream")
         assert answer.status_code in (200, 400, 422)

@@ -5,15 +5,18 @@ that down in bounds or refuses it. No task fails over it, and every page that sh
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import DataError
 from django.utils import timezone
 from hypothesis import given
 
 from deployments.models import Deployment, Run
+from models_catalog import services as catalog
 from models_catalog.facts import ModelFacts
-from models_catalog.models import Copy
+from models_catalog.models import Copy, ScannedRoot
 from panel.fleet import services, wire
 from panel.fleet.models import Job, Runtime
 from tests.deployments import builders
@@ -207,6 +210,21 @@ def test_states(panel: Panel, reading: Reader, work: Work) -> None:
         panel.lie("report", report(told[1]), looked(reading, work))
 
     lie()
+
+
+def test_what_no_column_takes_is_not_tried_for_ever(
+    panel: Panel, reading: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any) -> None:
+        raise DataError("value out of range")
+
+    made = scan(reading)
+    Job.objects.filter(pk=made.job.pk).update(state="ended", ended_at=timezone.now() - timedelta(seconds=30))
+    monkeypatch.setattr("models_catalog.record._artifacts", lambda host, found, known: refuse() if found.items else {})
+    assert panel.says(f"jobs/{made.job.pk}/result", {"items": [made.item], "refusal": None}) == 204
+    assert catalog.untaken() == []
+    (told,) = ScannedRoot.objects.filter(host=panel.host, path="").values_list("problems", flat=True)
+    assert told == [{"code": "unreadable_items", "params": {"n": 1}}]
 
 
 def test_a_scan_that_lies_is_written_down(panel: Panel, reading: Reader) -> None:
