@@ -59,6 +59,8 @@ def of(rule: Rule, text: str, facts: Mapping[str, Any], evidence: Evidence, cloc
         return Told(marks=_marks(text, list(spans.values())), clock=clock)
     values = known_values(facts, evidence) | {name: text[a:b] for name, (a, b) in spans.items()}
     values |= _derived(values)
+    for name in _too_coarse(numbers, values):
+        del values[name]
     said = {name: _shown(name, value, values) for name, value in values.items() if not name.endswith("_unit")}
     say = next((each for each in numbers.say if _places(each) <= {name for name in said if said[name]}), "")
     bars, used = _bars(numbers, values)
@@ -119,6 +121,16 @@ def _derived(values: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def _too_coarse(numbers: Numbers, values: Mapping[str, str]) -> set[str]:
+    """Sizes that were rounded until what was needed looks no larger than what there was: they tell nothing."""
+    found: set[str] = set()
+    for need, have, unit in numbers.bars:
+        pair = _number(need, values, unit), _number(have, values, unit)
+        if unit == GIB and pair[0] is not None and pair[1] is not None and pair[0] <= pair[1]:
+            found |= {need, have}
+    return found
+
+
 def _spans(rule: Rule, numbers: Numbers | None, text: str) -> dict[str, tuple[int, int]]:
     """Where each named part stands in the line; the rule's own pattern is heard first."""
     matches = [rule.match(text), *(pattern.search(text) for pattern in (numbers.patterns if numbers else ()))]
@@ -147,6 +159,8 @@ def _shown(name: str, value: str, values: Mapping[str, str]) -> str:
         text = ", ".join([part for part in parts if part.startswith("-")] or parts)
     elif text.isdigit() and name not in _NAMES and len(text) < 16:
         text = f"{int(text):,}"
+    elif re.fullmatch(r"\d+\.\d{3,}", text):
+        text = f"{float(text):.2f}"
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}…"
     unit = values.get(f"{name}_unit", "")

@@ -50,7 +50,15 @@ def pair(run: Run, known: Mapping[str, Any]) -> dict[str, Any]:
     ]
     for row in rows:
         row["label"] = f"{row['name']}: {row['text']}"
-    return {"rows": rows, "total": max(need, have), "by": _by(run, known)}
+    return {"rows": rows, "total": max(need, have), "by": _by(run, known), "plan": _plan(run, kind)}
+
+
+def _plan(run: Run, kind: str) -> str:
+    """What the estimate had said before the start of the memory that was too small."""
+    foreseen = run.foreseen.get("kv_gib")
+    if foreseen is None or kind != "GiB" or (run.reason.get("params") or {}).get("cause") != "mem.kv_lt_len":
+        return ""
+    return _("the plan had foreseen ≈ %(room)s") % {"room": _amount(float(foreseen), kind)}
 
 
 def _by(run: Run, known: Mapping[str, Any]) -> str:

@@ -73,6 +73,11 @@ def test_a_run_that_ended_before_numbers_were_kept_shows_them_too(copy: Copy) ->
     assert "is smaller than one request of the asked length needs" in page_of(run)
 
 
+def test_beside_the_bars_stands_what_the_plan_had_foreseen(copy: Copy) -> None:
+    run = fail(builders.make_deployment(copy, state="failed"), copy, KV, foreseen={"kv_gib": 2.42})
+    assert "the plan had foreseen ≈ 2.42 GiB" in page_of(run)
+
+
 def test_a_limit_is_asked_for_and_allowed(copy: Copy) -> None:
     run = fail(builders.make_deployment(copy, state="failed"), copy, LENGTH)
     page = page_of(run)

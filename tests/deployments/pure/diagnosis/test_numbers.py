@@ -74,6 +74,12 @@ CASES: tuple[tuple[str, Evidence | None, str, str, tuple[float, float, str] | No
      ["4.52", "23.21 GiB"]),
     ("RuntimeError: The NVIDIA driver on your system is too old (found version 12020). Please update your driver",
      None, "env.driver_old", "CUDA 12.2", None, ["12020"]),
+    ("ValueError: To serve at least one request with the models's max seq len (1024), (0.0 GiB KV cache is needed, which is "
+     "larger than the available KV cache memory (0.0 GiB). Based on the available memory, the estimated maximum model "
+     "length is 128.", None, "mem.kv_lt_len", "holds 128 tokens", (1024, 128, "tokens"), ["1024", "128"]),
+    ("AssertionError: Error in memory profiling. Initial free memory 43.37432861328125 GiB, current free memory "
+     "43.9400634765625 GiB.", None, "mem.profile_changed", "43.37 GiB were free", None,
+     ["43.37432861328125 GiB", "43.9400634765625 GiB"]),
     ("OSError: [Errno 98] Address already in use", Evidence(port=18100, port_holder="nginx (process 812)"),
      "http.port_in_use", "Port 18100 was held by nginx (process 812).", None, []),
     ("OSError: [Errno 28] No space left on device", Evidence(machine=Machine(disks=(("/models", 0.2), ("/", 80.0)))),
