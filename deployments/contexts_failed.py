@@ -34,7 +34,7 @@ def diagnosis(run: Run, *, may_judge: bool) -> dict[str, Any]:
         "run": run,
         "known": known,
         "explained": explained,
-        "asks": run.job_id is not None,
+        "asks": run.job_id is not None or known,
         "code": params.get("cause", ""),
         "why": proof.why(run, told),
         "pair": proof.pair(run, told),
