@@ -21,6 +21,8 @@ says the class, the line that proves it, the phase and what helps. `LOG` may be 
 How the cause is chosen:
 
 1. The earliest fatal error counts, not the last exception. Lines that only report another error are never a cause.
+   A process that lost its connection to another tells less than anything that this one, or the system, says of its end,
+   be that above or below (`diagnosis/root.py`).
 2. Engines print some causes beside the exception (NCCL, compilers, a refused setting); then that line is the proof.
 3. Where the log says nothing, the exit code or the signal decides. A stop that was asked for is no failure.
 4. Of several starts in one log the newest that failed is explained.

@@ -11,16 +11,12 @@ from typing import Any
 from deployments.diagnosis import error_lines, offers, phases, told
 from deployments.diagnosis.reader import MAX_MATCHED, Found, Reader, Start, match
 from deployments.diagnosis.result import Diagnosis, Evidence
+from deployments.diagnosis.root import GENERIC, RAY_MEMORY, VANISHED, root_of
 from deployments.diagnosis.rule import Rule
 from deployments.diagnosis.rules import BY_CODE, doc_of
 from deployments.diagnosis.weighed import weighed
 
-# Weak causes that say more than an error that no rule knows; the other weak ones say less.
-_TELLING = ("config.invalid_config", "arch.inspect_failed", "env.ext_not_built", "dist.store_timeout")
-_GENERIC = ("run.bug",)
-_FIRST = ("import", "args", "config")
 _RANK = {code: rank for rank, code in enumerate(phases.ORDER)}
-_NEAR = 200  # lines within which an error that no rule knows may lead to one that a rule knows
 
 
 def diagnose(
@@ -33,16 +29,19 @@ def diagnose(
     start = _start(reader, exit_code, number)
     # What it said before it was up did not keep it from coming up.
     found = [_matched(item, reader.engine) for item in (start.late if start.up else start.all)]
-    root = _root(found, start, reader.engine)
+    root = root_of(found, start, reader.engine)
     if root is None and any(item.rule and item.rule.code == "run.engine_dead" for item in found):
-        root = _root(start.found, start, reader.engine)  # the beginning of the log is lost: it was up already
-    if root is None:
+        root = root_of(start.found, start, reader.engine)  # the beginning of the log is lost: it was up already
+    if root is None or (root.kind == "peer" and number in _BY_SIGNAL):  # a signal is why the others lost it
         return _without(reader, start, found, exit_code, number, known)
     rule, root = _refined(root, found, start, reader.engine)
     if rule.code == "gguf.dir" and known.format == "hf":  # the engine has the same words for both
         rule = BY_CODE["config.json_missing"]
     if rule.code == "mem.host_oom_killed" and known.oom == "none" and "exited unexpectedly" in root.text:
         rule = BY_CODE["run.worker_died"]  # it vanished, and the kernel says that it ended nothing
+    vanished = _VANISHED.get(known.oom) if root.kind == "peer" or VANISHED.search(root.text) else None
+    if vanished and rule.code in ("run.worker_died", "dist.peer_gone"):
+        rule = BY_CODE["mem.host_oom_killed"]  # it vanished, and the kernel ended something then
     phase = phase_of(root, rule, start)
     rule = _by_phase(rule, phase, reader.engine)
     return _built(reader, start, found, root, rule, phase, _confidence(root, rule, number, known), known)
@@ -51,7 +50,7 @@ def diagnose(
 def _start(reader: Reader, exit_code: int | None, number: int) -> Start:
     """The start to explain: the last one that failed."""
     last = reader.start
-    telling = ("cause", "unknown", "late", "weak", "end", *(() if last.served else ("aside",)))
+    telling = ("cause", "unknown", "late", "weak", "end", "peer", *(() if last.served else ("aside",)))
     if reader.failed is None or any(item.kind in telling for item in last.all):
         return last
     # Errors of imports above the first banner are none: the same process went on.
@@ -69,42 +68,6 @@ def _matched(item: Found, engine: str) -> Found:
     if rule is not None and rule is not item.rule:
         item.rule, item.groups, item.kind = rule, groups, rule.role
     return item
-
-
-def _root(found: Sequence[Found], start: Start, engine: str) -> Found | None:
-    """The line that tells the cause; None when nothing failed or nothing tells."""
-    strong = _fatal([item for item in found if item.kind in ("cause", "unknown", "end")])
-    weak = [item for item in found if item.kind == "weak" and item.rule]
-    telling = [item for item in weak if item.rule and item.rule.code in _TELLING]
-    generic = [item for item in weak if item.rule and item.rule.code in _GENERIC]
-    causes_ = [item for item in strong if item.kind != "unknown"]
-    if strong and strong[0].kind != "unknown":
-        return strong[0]
-    if strong:
-        first = strong[0]
-        known = next((item for item in causes_ if _follows(first, item)), None)
-        if known or telling:
-            return known or telling[0]
-        return min([first, *generic], key=lambda item: item.number)
-    if telling or generic:
-        return min(telling or generic, key=lambda item: item.number)
-    late = [item for item in found if item.kind == "late"]
-    killed = [item for item in weak if not (engine == "sglang" and item.text.strip() == "Killed")]
-    if late or killed:
-        return late[0] if late else killed[0]
-    least = [item for item in found if item.kind == "aside" and item.rule] or [i for i in found if i.kind == "request"]
-    return least[0] if least and not start.served else None
-
-
-def _fatal(strong: list[Found]) -> list[Found]:
-    """Without errors of the first steps that did not end the start: weights were loaded all the same."""
-    loaded = max((item.number for item in strong if _RANK[item.phase] >= _RANK["load"]), default=0)
-    return [item for item in strong if item.phase not in _FIRST or item.number > loaded]
-
-
-def _follows(first: Found, item: Found) -> bool:
-    """Whether a known error belongs to the chain that an unknown one began."""
-    return item.number - first.number <= _NEAR or item.process == first.process
 
 
 # --- what engines do differently --------------------------------------------------------------------------------------
@@ -301,12 +264,14 @@ def _by_phase(rule: Rule, phase: str, engine: str) -> Rule:
 def _confidence(root: Found, rule: Rule, number: int, evidence: Evidence) -> float:
     if root.rule is None:
         return 0.3
-    if rule.code in _GENERIC or rule.code == "config.invalid_config":
+    if rule.code in GENERIC or rule.code == "config.invalid_config":
         return 0.45
     if rule.code == "mem.host_oom_killed":
-        ended = number == signals.SIGKILL or "exited unexpectedly" in root.text
+        if root.rule is not rule:  # another process is gone, and only the kernel says why
+            return _VANISHED.get(evidence.oom, 0.65)
+        ended = number == signals.SIGKILL or "exited unexpectedly" in root.text or RAY_MEMORY.search(root.text)
         return 0.95 if evidence.oom == "just_before" else 0.85 if ended else 0.65
-    return {"cause": 0.95, "end": 0.9, "late": 0.85, "request": 0.8}.get(root.kind, 0.7)
+    return {"cause": 0.95, "end": 0.9, "late": 0.85, "request": 0.8, "peer": 0.6}.get(root.kind, 0.7)
 
 
 # How sure it is that a KILL, or a core that vanished, was the kernel's for lack of memory. Its count is that of all

@@ -17,7 +17,14 @@ ROOMY_GIB = 2.0  # free on every disk, so that no file was too large for it
 # Causes (or their beginnings) that have to do with a thing: then it is not ruled out.
 _ABOUT = {
     "strangers": ("mem.gpu_busy", "mem.profile_changed", "mem.wake_up_oom", "mem.oom_", "gpu."),
-    "ram": ("mem.host_oom_killed", "mem.cpu_kv_space", "ollama.mem_required", "run.killed", "run.worker_died"),
+    "ram": (
+        "mem.host_oom_killed",
+        "mem.cpu_kv_space",
+        "ollama.mem_required",
+        "run.killed",
+        "run.worker_died",
+        "dist.peer_gone",
+    ),
     "files": ("load.", "config.json", "config.remote", "tok.", "gguf.", "hub.", "llamacpp.", "ollama."),
     "driver": ("gpu.", "nccl.", "env.", "sglang."),
     "settings": ("args.", "config.", "llamacpp.bad_arg"),

@@ -293,7 +293,7 @@ class Reader:
     def _request(self, found: Found, line: Line) -> bool:
         """Whether only a request failed: the server says so, not the engine's core or a worker."""
         generic = found.rule is not None and found.rule.code == "run.bug"
-        if not found.served or not (generic or found.kind in ("unknown", "cause")):
+        if not found.served or not (generic or found.kind in ("unknown", "cause", "peer")):
             return False
         if line.process:
             return line.process.startswith(("APIServer", "ApiServer"))
@@ -394,7 +394,8 @@ def kind_of(rule: Rule | None, line: Line) -> str:
         return "echo"
     if error_lines.is_echo(line):
         # Some echoes repeat the cause in their own text, and it may be all that is left of it.
-        return "late" if rule is not None and rule.role == "cause" else "echo"
+        told = rule is not None and (rule.role == "cause" or rule.code == "mem.host_oom_killed")
+        return "late" if told else "peer" if rule is not None and rule.role == "peer" else "echo"
     if "Failed to import from vllm._C" in line.text:
         return "quiet"
     return rule.role if rule else "unknown"

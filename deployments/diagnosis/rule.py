@@ -63,7 +63,8 @@ class Rule:
 
     `phase` "" means that the log tells it. `role`: cause; weak (only where no better cause is found); quiet (an engine
     prints it as a warning, and it explains a failure that follows); request (one request failed, the engine lives);
-    end (how a run was ended, not why it failed). `curable`: the same start may go well next time.
+    peer (a process lost its connection to another: whatever is known of that one's end says more); end (how a run was
+    ended, not why it failed). `curable`: the same start may go well next time.
     """
 
     code: str

@@ -69,6 +69,11 @@ CAUSES: dict[str, tuple[str, ...]] = {
         _("A virtual machine that hides instructions of its processor."),
     ),
     "dist.store_timeout": (_FIREWALL, _CABLE, _("A worker that failed before it could join; its own log says why.")),
+    "dist.peer_gone": (
+        _("The system ended the other process for lack of memory."),
+        _("The other process crashed, or was stopped."),
+        _CABLE,
+    ),
     "nccl.system_error": (_SHM, _CABLE, _FIREWALL),
     "nccl.cuda_error": (_NO_P2P, _("A GPU that failed, or whose memory was full."), _SHM),
     "nccl.timeout": (_NO_P2P, _("A worker that failed or hangs."), _CABLE),

@@ -273,6 +273,7 @@ RULES = (
         (
             r"engine core exited unexpectedly",
             r"Out of memory: Killed process|oom-kill|oom_reaper|Memory cgroup out of memory",
+            r"NODE_OUT_OF_MEMORY|Task was killed due to the node running low on memory",
             r"signal: killed",
             r"exit(?:ed)? (?:with )?(?:code|status):? ?(?:-9|137)\b",
             r"died, exit code: -9|Failed core proc\(s\): \{[^}]*: -9\}",

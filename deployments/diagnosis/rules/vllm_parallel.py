@@ -124,6 +124,34 @@ RULES = (
         (put("tensor_parallel_size", "=numa", 85), env("VLLM_CPU_OMP_THREADS_BIND", "=cpu_bind", 40)),
     ),
     Rule(
+        "dist.peer_gone",
+        "",
+        _("A process of the engine lost its connection to another one"),
+        _("Several processes work as one here. One of them ended, or cannot be reached; the log does not say why."),
+        (
+            r"ncclRemoteError|remote process exited or there was a network error",
+            r"gloo/transport/\S+\.cc:\d+\].*(?:[Cc]onnection (?:closed|reset)|[Ss]ocket closed|Broken pipe)",
+            r"(?:recvValue|recvVector|recvBytes|sendBytes) failed on|failed to recv, got 0 bytes",
+            r"(?:DistStoreError|DistNetworkError|got error: ).*(?:Connection (?:reset|closed)|Broken pipe)",
+            r"NCCL WARN .*(?:[Cc]onnection (?:closed|reset) by|remote process exited)",
+        ),
+        (
+            "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a network error",
+            "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:41234",
+            "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
+        ),
+        (
+            "httpx.ConnectError: [Errno 104] Connection reset by peer",
+            "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
+        ),
+        (
+            host(_("Look in the kernel's log for what happened."), "dmesg | tail", 50),
+            host(_("Look for the first error of the other workers, and check firewall and network name."), chance=45),
+        ),
+        role="peer",
+        curable=True,
+    ),
+    Rule(
         "nccl.timeout",
         "dist",
         _("The GPUs waited for each other too long"),
@@ -157,7 +185,7 @@ RULES = (
             r"unhandled cuda error|ncclUnhandledCudaError",
             r"NCCL WARN .*(?:Cuda|CUDA) (?:failure|error)",
             r"Cuda failure (?:\d+|')|^Failed: Cuda error \S+:\d+ '",
-            r"ncclInternalError|ncclInvalidUsage|ncclRemoteError|NCCL error: (?:internal|invalid|remote)",
+            r"ncclInternalError|ncclInvalidUsage|NCCL error: (?:internal|invalid)",
         ),
         (
             "node:1:1 [0] enqueue.cc:1556 NCCL WARN Cuda failure 700 'an illegal memory access was encountered'",

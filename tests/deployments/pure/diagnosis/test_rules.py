@@ -14,7 +14,7 @@ from deployments.diagnosis.rules import ALL, BY_CODE
 
 BY_PHASE = {"mem.oom_graph", "mem.oom_runtime"}  # the same words as mem.oom_profile; the phase tells
 KINDS = {"set", "drop", "runtime", "package", "repair", "permission", "host", "model", "env"}
-ROLES = {"cause", "weak", "quiet", "request", "end", "echo"}
+ROLES = {"cause", "weak", "quiet", "request", "end", "peer", "echo"}
 # Values that only a person knows: a token, an address, a path.
 OPEN = {"model", "path", "path_with_config", "base_model", "template", "tool_parser", "interface", "host_ip", "cpu_bind",
         "json", "architectures", "first_split", "spec_tokens", "name", "longer", "cpu_moe", "gfx", "free_port",
