@@ -32,10 +32,10 @@ What a failed start's page says, in this order: the sentence, why, the line that
 log, which is marked there however long the log is), the step, what changed since the last start that worked, how sure
 this is ("certain" from 0.9, "very likely" from 0.8, "likely" from 0.6). Beside it stands what it was not: by what was
 measured (`diagnosis/excluded.py`: strangers on the GPU, files, driver, settings, port, disks, memory, shared memory,
-processor; each only where the start came past it and the cause has nothing to do with it), and what looked like a cause
-in the log and only follows from it. Lines are counted as in the log that is downloaded. Where nothing was recognised,
-the first error is shown with other starts of the team that began to fail with the same words (`diagnosis/alike.py`),
-and what helped there.
+processor; each only where the start came past it and the cause has nothing to do with it), and what looked like a
+cause in the log and only follows from it. Lines are counted as in the log that is downloaded. Where nothing was
+recognised, the first error is shown with other starts of the team that began to fail with the same words
+(`diagnosis/alike.py`), and what helped there.
 
 The sentence has the numbers of the line (`rules/numbers.py`: two bars where something was needed and less was there),
 and they are marked in it (`diagnosis/told.py`). "What it said of itself" are versions, sizes and times of the log, and

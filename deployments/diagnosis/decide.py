@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from deployments.diagnosis import error_lines, offers, phases, told
-from deployments.diagnosis.reader import MAX_MATCHED, Found, Reader, Start, match
+from deployments.diagnosis.found import Found, Start
+from deployments.diagnosis.reader import MAX_MATCHED, Reader, match
 from deployments.diagnosis.result import Diagnosis, Evidence
 from deployments.diagnosis.root import GENERIC, RAY_MEMORY, VANISHED, root_of
 from deployments.diagnosis.rule import Rule

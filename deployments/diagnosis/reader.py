@@ -6,8 +6,6 @@ differ in digits alone are one kind) and holds one of a few words. What is left 
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 from deployments.diagnosis import error_lines, notices, phases, words
@@ -19,7 +17,6 @@ BLOCK = 28 << 10  # bytes that are looked at in one go (searches in more are slo
 MAX_TEXT = 4000  # characters of one line
 MAX_LOOKED = 1600  # bytes of it that are searched for words
 MAX_MATCHED = 1200  # characters of it that are compared with the rules
-MAX_FOUND = 200  # candidates that are kept of one start
 MAX_KINDS = 2 << 20  # bytes of kinds of lines that are remembered
 SAME = 16  # lines of one kind that are looked at in one start
 SAME_MARK = 512  # the same for lines that tell the phase
@@ -28,53 +25,6 @@ FLOOD = 1 << 20  # bytes of new kinds of lines, none of which told anything, fro
 KEPT_LINES = 40  # lines of one error block
 # Digits, and the letters of hexadecimal numbers: lines that differ in these alone are of one kind.
 _DIGITS = b"0123456789abcdef"
-
-
-@dataclass
-class Found:
-    """A line that may tell the cause. `kind` is the role of its rule, or unknown for an error that no rule knows."""
-
-    number: int
-    text: str
-    process: str
-    kind: str
-    rule: Rule | None
-    groups: dict[str, str]
-    phase: str  # how far the start had come
-    weights_in: bool
-    served: bool
-    lines: tuple[str, ...] = ()
-    numbers: tuple[int, ...] = ()
-    clock: str = ""  # the log's own stamp
-
-
-@dataclass
-class Start:
-    """One start of the engine within a log: its phases, its facts, and the lines that may tell why it failed."""
-
-    state: phases.State
-    found: list[Found] = field(default_factory=list)
-    late: deque[Found] = field(default_factory=lambda: deque(maxlen=MAX_FOUND))  # while it served
-    processes: set[str] = field(default_factory=set)  # those that told a phase
-    up: bool = False  # it said that it takes requests
-    stopped: bool = False  # it was told to stop
-    options: dict[str, str] = field(default_factory=dict)
-    first_line: int = 1
-
-    @property
-    def all(self) -> list[Found]:
-        """What was found before it was up and after, in order."""
-        return [*self.found, *self.late]
-
-    @property
-    def phase(self) -> str:
-        """How far it came."""
-        return phases.current(self.state)
-
-    @property
-    def served(self) -> bool:
-        """Whether it was up."""
-        return self.phase in ("serving", "answered")
 
 
 class Reader:
@@ -386,16 +336,3 @@ def match(engine: str, text: str) -> tuple[Rule | None, dict[str, str]]:
         if literal in text and (found := pattern.search(text)):
             return rule, {name: value for name, value in found.groupdict().items() if value is not None}
     return None, {}
-
-
-def kind_of(rule: Rule | None, line: Line) -> str:
-    """What a line is to the diagnosis."""
-    if rule is None and "returned non-zero exit status" in line.text:
-        return "echo"
-    if error_lines.is_echo(line):
-        # Some echoes repeat the cause in their own text, and it may be all that is left of it.
-        told = rule is not None and (rule.role == "cause" or rule.code == "mem.host_oom_killed")
-        return "late" if told else "peer" if rule is not None and rule.role == "peer" else "echo"
-    if "Failed to import from vllm._C" in line.text:
-        return "quiet"
-    return rule.role if rule else "unknown"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from deployments.diagnosis import phases
-from deployments.diagnosis.reader import Found, Start
+from deployments.diagnosis.found import Found, Start
 
 # Weak causes that say more than an error that no rule knows; the other weak ones say less.
 _TELLING = ("config.invalid_config", "arch.inspect_failed", "env.ext_not_built", "dist.store_timeout")
