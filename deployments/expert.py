@@ -112,7 +112,7 @@ def _setting(option: Option, value: Any, kinds: tuple[str, ...] = ()) -> Setting
         low=low,
         high=high,
         whole=option.kind != "float",
-        example=said.example if said else "",
+        example=said.example if said and not choices else "",
         touches=touches,
         effect=str(effect),
     )
