@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from deployments.diagnosis import error_lines, notices, phases, words
+from deployments.diagnosis.found import MAX_FOUND, Found, Start, kind_of
 from deployments.diagnosis.lines import Line, clean
 from deployments.diagnosis.rule import Rule
 from deployments.diagnosis.rules import BY_CODE, BY_ENGINE, tests_of
