@@ -42,6 +42,7 @@ def test_an_engine_runs_and_is_seen_to_listen(host: Host, table: Table) -> None:
     until(lambda: table.jobs.tick() and table.job(job_id).listening)
     status = table.status(job_id)
     assert status is not None and status.listening and status.processes == 1
+    assert status.own_mib is not None and 0 < status.own_mib <= status.rss_mib
     assert status.port is not None and str(status.port) in status.argv and wire.PORT_PLACE not in status.argv
     assert status.log_size == len("up\n") and status.last_output_at is not None and status.read_bytes > 0
     assert Path(f"/proc/{status.pid}/environ").read_bytes().count(job_id.encode()) == 1

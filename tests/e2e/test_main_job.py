@@ -10,6 +10,7 @@ import pytest
 
 from deployments import golden, services
 from deployments.models import Deployment, Run
+from deployments.startable import NeverStarts
 from panel.accounts.models import User
 from panel.audit.models import Event
 from panel.fleet import logstore
@@ -114,6 +115,10 @@ def test_an_edit_makes_a_revision_and_runs_it(stack: Stack) -> None:
     first = row.run_id
     from deployments.spec import DeploymentSpec
 
+    never = DeploymentSpec.model_validate({**row.revision.spec, "options": {"max_model_len": 999_999}})
+    with pytest.raises(NeverStarts, match=r"made for 2,048 at most"):
+        services.edit(row, spec=never, actor=None)
+    assert stack.job_processes(first) and stack.state(row) == "ready", "nothing is stopped for them"
     spec = DeploymentSpec.model_validate({**row.revision.spec, "options": {"max_model_len": 512}})
     services.edit(row, spec=spec, actor=None)
     until(lambda: stack.state(row) == "ready" and row.run_id != first, timeout=30, why="the new revision runs")
