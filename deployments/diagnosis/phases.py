@@ -264,6 +264,8 @@ def _take(state: State, raw: str, now: float, number: int) -> None:
 
 def take(state: State, line: Line, now: float) -> bool:
     """One cleaned line, into the given state. True when it told a phase."""
+    if line.level == "ERROR" and "Dumping" not in line.text and "inspecting" not in line.text:
+        return False  # other errors tell no phase
     code = phase_of(line)
     if not code:
         return False
