@@ -245,7 +245,7 @@ _PHASE_BY_LOG = ("mem.oom_profile", "gpu.triton_arch", "sglang.no_kernel_image")
 # Checks that stand elsewhere in other versions, and programs that are built at several points: frames know better.
 _MOVED = (
     "gpu.triton_ptx", "gpu.triton_smem", "quant.gpu_capability", "gguf.arch_unsupported", "attn.no_backend",
-    "attn.backend_unavailable", "env.numpy2", "mem.gpu_busy",
+    "attn.backend_unavailable", "env.numpy2", "mem.gpu_busy", "quant.no_kernel",
 )  # fmt: skip
 _OOM_OF_PHASE = {
     "start": "mem.oom_load", "import": "mem.oom_load", "args": "mem.oom_load", "config": "mem.oom_load",

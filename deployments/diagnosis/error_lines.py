@@ -10,11 +10,11 @@ from deployments.diagnosis.lines import Line
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Expired)s?(?:: .*)?$"
     r"|^(?:[a-z_]\w*\.)+[a-z]\w*Error: "
-    r"|^(?:KeyboardInterrupt|[A-Z]\w*Error\([^)].*)$"
+    r"|^(?:KeyboardInterrupt|Exception: .+|[A-Z]\w*Error\([^)].*)$"
 )
 _OTHER = re.compile(
     r"^vllm( serve)?: error: |^\w+\.py: error: |^Fatal Python error: |^Killed$|"
-    r": error: Failures have been detected|: Assertion `.*' failed\.$|"
+    r": error: Failures have been detected|: Assertion `.*' failed\.$|GGML_ASSERT\(.+\) failed$|"
     r"^Segmentation fault|^Illegal instruction|^terminate called|fatal error: \w+\.h: No such file|"
     r"^subprocess\.CalledProcessError|^ImportError|error while loading shared libraries|^Bus error"
 )

@@ -106,7 +106,7 @@ _MARKERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("load", r"Load weight (begin|end)"),
         ("kvcache", r"(KV Cache is allocated|Memory pool end)"),
         ("graph", r"Capture cuda graph (begin|end|bs)"),
-        ("serving", r"The server is fired up and ready to roll"),
+        ("serving", r"(The server is fired up and ready to roll|Decode batch\. |Decode out of memory happened)"),
         # llama.cpp
         ("import", r"^(main: )?build( =|:) \d+"),
         ("load", r"load_model: loading model|llama_model_loader: loaded meta data|^main: loading model"),

@@ -25,7 +25,7 @@ MARK_WORDS: tuple[bytes, ...] = (
     b"instance can", b"KV", b"blocks", b"oncurrency", b"init engine", b"upported", b"Starting", b"routes", b"INFO:  ",
     b"throughput", b"Dumping input", b"torch dist", b"eight ", b"Memory pool", b"build", b"n_ctx", b"tensors: ",
     b"starting", b"slots", b"loaded", b"runner started", b"weights", b"constructing", b"FlashAttention", b"the graph", b"graph memory",
-    b"graph addresses", b"graph pool", b"ctual usage", b"compute graph", b"compute buffer", b" device=",
+    b"Decode ", b"graph addresses", b"graph pool", b"ctual usage", b"compute graph", b"compute buffer", b" device=",
 )  # fmt: skip
 # What a serving engine may still print: a new start, a stop, and errors.
 SERVING_WORDS: tuple[bytes, ...] = (b"version", b"server_args", b"shutdown", b"Shutting", b"build", b"Dumping input")

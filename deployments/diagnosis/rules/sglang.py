@@ -56,7 +56,9 @@ RULES = (
         "graph",
         _("Recording the GPU's work needed more memory than was left"),
         _("Everything was loaded. Then the engine recorded its work for speed (CUDA graphs), and that did not fit any more."),
-        (r"Capture (?:cuda|CUDA) graph failed",),
+        (
+            r"Capture (?:cuda|CUDA) graph failed(?!.*(?:NVCC|nvcc|ninja|attribute|argument|No module|kernel image|not (?:implemented|supported)))",
+        ),
         (
             "Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 1.2 GiB.",
             "Exception: Capture CUDA graph failed: x. Capture cuda graph failed: HIP out of memory",

@@ -269,7 +269,8 @@ RULES = (
             "FlashInfer builds parts at the first start and needs NVIDIA's compiler (nvcc) and ninja, or its ready-made parts."
         ),
         (
-            r"Could not find nvcc|nvcc.*(?:not found|No such file)",
+            r"Could not find nvcc|nvcc.*(?:not found|No such file)|Cannot find any available NVCC",
+            r"FlashInfer requires GPUs with sm",
             r"Ninja is required",
             r"CUDA_HOME environment variable is not set",
             r"flashinfer.*(?:JIT|jit|cubin).*[Ff]ail",

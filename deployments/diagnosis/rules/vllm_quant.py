@@ -163,7 +163,7 @@ RULES = (
         (
             r"Failed to find a kernel that can implement the (?P<what>\S+)",
             r"No (?:suitable|compatible|valid) (?:\w+ )?kernel (?:found|for|backend)",
-            r"No \w+ MoE backend supports|Failed to (?:initialize|run) cutlass",
+            r"No \w+ MoE backend supports|Failed to (?:initialize|run) cutlass|gemm is not implemented for",
         ),
         (
             "ValueError: Failed to find a kernel that can implement the WNA16 linear layer. Reasons: ",
@@ -183,7 +183,7 @@ RULES = (
         _("This version does not know this quantisation for this kind of model."),
         (
             r"KeyError: '(?P<key>[\w.]*(?:qweight|absmax|qzeros|scales|g_idx|weight_scale\w*|input_scale|_scale(?:_inv)?|quant_state\w*|nested_absmax))'",
-            r"does not support BitsAndBytes quantization yet",
+            r"does not support BitsAndBytes quantization yet|No compressed-tensors compatible scheme",
             r"no module or parameter named '(?P<key>[\w.]*(?:qweight|absmax|qzeros|scales|g_idx|weight_scale\w*|input_scale|quant_state[\w.]*))'",
         ),
         ("KeyError: 'layers.0.mlp.down_proj.weight.absmax'", "KeyError: 'model.layers.23.attention.wqkv.qweight'"),

@@ -229,3 +229,22 @@ def test_a_core_that_died_is_explained_where_the_beginning_is_lost() -> None:
         b"CRITICAL 10-01 09:52:48 launcher.py:99] MQLLMEngine is already dead, terminating server process\n"
     )
     assert (read(log, "vllm").code, read(log, "vllm").root_line) == ("run.rpc_timeout", 1)
+
+
+@pytest.mark.parametrize(
+    ("engine", "line"),
+    [
+        ("vllm", b"Exception: Could not send runai_request to libstreamer due to: b'File access error'\n"),
+        ("llamacpp", b"/llama.cpp/tools/server/server.cpp:3700: GGML_ASSERT(!slot.prompt.tokens.has_mtmd) failed\n"),
+    ],
+)
+def test_an_error_that_no_rule_knows_is_shown_all_the_same(engine: str, line: bytes) -> None:
+    found = read(line, engine)
+    assert (found.code, found.root_line, found.root) == ("run.bug", 1, line.decode().strip())
+
+
+def test_a_server_in_the_middle_of_its_work_has_served() -> None:
+    log = b"[2025-02-03 22:28:08 TP12] Decode out of memory happened. #retracted_reqs: 3\nFatal Python error: Segmentation fault\n"
+    assert (read(log, "sglang").code, read(log, "sglang").phase) == ("run.segfault", "serving")
+    log = b'INFO:     127.0.0.1:45354 - "POST /v1/completions HTTP/1.1" 200 OK\nRuntimeError: CUDA error: an illegal memory access was encountered\n'
+    assert (read(log, "vllm").code, read(log, "vllm").phase) == ("gpu.illegal_memory", "serving")
