@@ -52,13 +52,13 @@ def is_echo(line: Line) -> bool:
 _FRAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (phase, re.compile(pattern))
     for phase, pattern in (
-        ("serving", r"in (_process_engine_step|run_busy_loop|step_with_batch_queue|sample_tokens)\b"),
+        ("serving", r"in (_process_engine_step|run_busy_loop|run_engine_loop|step_with_batch_queue|sample_tokens)\b"),
         ("serving", r"/serving_(chat|completion|engine|embedding)\.py"),
         ("args", r"in (create_server_socket|validate_parsed_serve_args|make_arg_parser|parse_args)\b"),
         ("config", r"in (create_engine_config|create_model_config|get_config)\b|/vllm/config(\.py|/)"),
         ("dist", r"in (init_distributed_environment|init_worker_distributed_environment|init_process_group)\b"),
         ("dist", r"in (initialize_model_parallel|ncclCommInitRank)\b"),
-        ("device", r"in (init_worker|_create_worker)\b"),
+        ("device", r"in (init_worker|_create_worker|init_cpu_threads_env)\b"),
         ("device", r"in (init_device|_lazy_init|get_device_capability|get_device_name|set_device|_check_if_gpu_\w+)\b"),
         ("load", r"in (load_model|load_weights|initialize_model|get_model|weight_loader)\b"),
         ("load", r"in process_weights_after_loading\b"),

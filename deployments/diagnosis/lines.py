@@ -28,6 +28,8 @@ _BRACKETS = re.compile(
 )
 # A line of a log that is kept as JSON.
 _JSON = re.compile(r"\{(?:.{0,400}?,)?\s?\"(?:log|msg|message)\":\s?\"(?P<text>(?:[^\"\\]|\\.)*)\"")
+# A line within one of another program's, as Docker's model runner prints it.
+_LOGRUS = re.compile(r"time=\"[^\"]{1,40}\" level=\w+ msg=\"(?P<text>(?:[^\"\\]|\\.)*)\"")
 # What a supervisor of actors puts into the text of an exception; the part before it belongs to the text.
 _ADDRESS = re.compile(r"\[address=[\w.:-]{1,80}, pid=\d+\]\s?")
 # llama.cpp: minutes.seconds.millis.micros and a letter for the level.
@@ -48,7 +50,7 @@ _SLOG_LEVELS = {"WARN": "WARNING"}
 _SERVICE = re.compile(r"[\w.-]{1,40}\s+\|\s")  # docker compose
 _POD = re.compile(r"[a-z][a-z0-9-]{1,80}-[a-z0-9]{8,10}-[a-z0-9]{5} [a-z][\w-]{0,40} ")  # stern: pod and container
 _STAMP = re.compile(
-    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\s(?:std(?:out|err) [FP] )?"
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\s(?:std(?:out|err) [FP] |\|(?: |$))?"
 )
 _JOURNAL = re.compile(
     r"(?:[^\W\d_]{3,4}\.? [ \d]?\d|[ \d]?\d\.? [^\W\d_]{3,4}\.?|\d\d[.-]\d\d) \d\d:\d\d:\d\d \S+ \S+\[\d+\]:\s"
@@ -73,7 +75,7 @@ class Line:
 
 def clean(raw: str) -> Line:
     """A raw line without all that stands before its text; prefixes come in any order and several times."""
-    if raw.startswith('{"') and (told := _JSON.match(raw)):
+    if raw.startswith(('{"', 'time="')) and (told := _JSON.match(raw) or _LOGRUS.match(raw)):
         raw = _unquoted(told["text"])
     escaped = "\x1b" in raw or "#0" in raw or "^[" in raw or "ESC[" in raw
     text = ANSI.sub("", raw) if escaped else raw

@@ -99,7 +99,7 @@ _MARKERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("http", r"(^INFO: +(Started server process|Waiting for application))"),
         ("serving", r"^INFO: +(Application startup complete|Uvicorn running on)"),
         ("serving", r"(Avg prompt throughput: |Dumping input data for)"),
-        ("serving", r"^INFO: +\S+:\d+ - \"POST /v1/\S+ HTTP/1\.1\" 200"),
+        ("serving", r"^INFO: +\S+:\d+ - \"POST /v1/\S+ HTTP/1\.1\" \d"),
         # SGLang
         ("args", r"server_args=ServerArgs\("),
         ("dist", r"Init torch distributed (begin|ends)"),

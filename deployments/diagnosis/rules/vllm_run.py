@@ -14,7 +14,7 @@ RULES = (
         (
             r"no kernel image is available|(?:HIP|CUDA) error: invalid device function",
             r"not compatible with the current PyTorch installation",
-            r"sm_\d+ is not compatible",
+            r"sm_\d+ is not compatible|rocBLAS error: Cannot read .* for GPU arch",
         ),
         (
             "RuntimeError: CUDA error: no kernel image is available for execution on the device",

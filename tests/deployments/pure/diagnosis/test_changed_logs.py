@@ -65,6 +65,12 @@ def as_json(index: int, line: bytes) -> bytes:
     return f'{{"log":{text},"stream":"stderr","time":"2026-01-01T10:00:{index % 60:02d}.1Z"}}'.encode()
 
 
+def as_logfmt(line: bytes) -> bytes:
+    """As Docker's model runner repeats an engine's line in one of its own."""
+    text = json.dumps(line.decode("utf-8", "replace"), ensure_ascii=False)
+    return f'time="2026-01-29T14:55:54Z" level=info msg={text} component=vllm'.encode()
+
+
 SAME: dict[str, Change] = {
     "docker's stamps": each_line(lambda i, line: b"2026-01-%02dT10:00:%02d.123456789Z " % (1 + i % 28, i % 60) + line),
     "compose": each_line(lambda i, line: b"vllm-qwen-1  | " + line),
@@ -78,6 +84,9 @@ SAME: dict[str, Change] = {
     "kubectl with its source": each_line(lambda i, line: b"[pod/vllm-7d9f-x2/server] " + line),
     "cluster of machines": each_line(lambda i, line: b"(serve-task, pid=2150) " + line),
     "kept as JSON": each_line(lambda i, line: as_json(i, line)),
+    "within another's lines": each_line(lambda i, line: as_logfmt(line)),
+    "stern": each_line(lambda i, line: b"vllm-qwen-5dcf598989-k2bhw server " + line),
+    "Docker Desktop": each_line(lambda i, line: b"2026-05-30 18:28:%02d.890 | " % (i % 60) + line),
     "escapes written out": replaced((rb"(?m)^", b"#033[0;36m"), (rb"(?m)$", b"#033[0m#015")),
     "colours": each_line(lambda i, line: b"\x1b[0;36m" + line + b"\x1b[0m"),
     "Windows": each_line(lambda i, line: line.removesuffix(b"\r") + b"\r"),
