@@ -301,23 +301,22 @@ def end_with(
 
 def _explain(run: Run, status: dict[str, Any]) -> failure.Ending:
     """The diagnosis: how it ended, how far it got, why, and what might help."""
-    read = run_log.newest(run.job_id, failure.MAX_LOG_BYTES) if run.job_id is not None else run_log.Newest()
     known, kept = evidence.gathered(run, status)
     try:
+        read = run_log.through(run.job_id) if run.job_id is not None else run_log.Whole()
         found = _explained(read, run, status, known)
         run_log.place(found.error_block, read)
     except Exception:  # an end must be written, whatever the log holds
         log.exception("the log of run %s could not be explained", run.pk)
-        found = _explained(run_log.Newest(), run, status)
+        found = _explained(run_log.Whole(), run, status)
     return replace(found, diagnosis={**found.diagnosis, **kept})
 
 
 def _explained(
-    read: run_log.Newest, run: Run, status: dict[str, Any], known: evidence.Evidence | None = None
+    read: run_log.Whole, run: Run, status: dict[str, Any], known: evidence.Evidence | None = None
 ) -> failure.Ending:
     return failure.explain(
-        log=read.text,
-        before=read.before,
+        log=read.reader,
         phases=run.phases,
         exit_code=status.get("exit_code"),
         signal=status.get("signal"),

@@ -1,46 +1,64 @@
-"""The stored log of a run, for looking at its end: newest bytes with true line numbers, and where a line lies.
+"""The stored log of a run, for looking at its end: read through once with true line numbers, and where a line lies.
 
 Lines are counted as in the file that people download (panel/fleet/log_answers.py): where the disk bound removed a
 piece, that file has a line which says so.
 """
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from deployments.diagnosis.reader import Reader
 from panel.fleet import logstore
 from panel.fleet.log_answers import removed
 
+MOST = (
+    64 << 20
+)  # bytes that are read from the beginning, and as many of the newest: of those between, lines are counted
 NEAR_BYTES = 24 << 10  # shown before a line that is far from the beginning
 BEGIN_BYTES = 96 << 10  # a line in this first part is shown with all that stands before it
 
 
 @dataclass(frozen=True)
-class Newest:
-    """The newest bytes of a log, above which `before` lines stand; `places` are (position in `text`, offset in it)."""
+class Whole:
+    """A log that was read to its end. `marks` are (ends of lines above it, offset) of each part that was read."""
 
-    text: bytes = b""
-    before: int = 0
-    places: tuple[tuple[int, int], ...] = ()
+    reader: Reader = field(default_factory=Reader)
+    job_id: uuid.UUID | None = None
+    marks: tuple[tuple[int, int], ...] = ()
 
-    def offset_of(self, position: int) -> int | None:
-        """The offset in the whole log of a position in `text`; None where there is no log."""
-        under = [place for place in self.places if place[0] <= position]
-        return under[-1][1] + position - under[-1][0] if under else None
+    def offset_of(self, number: int) -> int | None:
+        """The offset at which the line with this 1-based number begins; None where there is no log."""
+        above = [index for index, (lines, _start) in enumerate(self.marks) if lines < number - 1]
+        if self.job_id is None or not self.marks or not above:
+            return self.marks[0][1] if self.marks else None
+        lines, start = self.marks[above[-1]]
+        at = line_start(logstore.read(self.job_id, start).data, number - lines)
+        if at is not None:
+            return start + at
+        return self.marks[above[-1] + 1][1] if len(self.marks) > above[-1] + 1 else None
 
 
-def newest(job_id: uuid.UUID, most: int) -> Newest:
-    """At least the newest `most` bytes, or all there is. All before is read once, to count its lines."""
-    start, before, text, places = logstore.tail_offset(job_id, most), 0, bytearray(), []
+def through(job_id: uuid.UUID) -> Whole:
+    """Read all that is stored of a log, in parts, so that its size does not matter."""
+    reader, marks = Reader(), []
+    newest = logstore.tail_offset(job_id, MOST)
     for part in logstore.read_all(job_id):
-        mark = removed(part.gap) if part.gap else b""
-        if part.end <= start:
-            before += part.data.count(b"\n") + mark.count(b"\n")
-            continue
-        text += mark
-        places.append((len(text), part.start))
-        text += part.data
-    return Newest(bytes(text), before, tuple(places))
+        if part.gap:
+            reader.feed(removed(part.gap))
+        marks.append((reader.count, part.start))
+        if part.end <= MOST or part.end > newest:
+            reader.feed(part.data)
+        else:
+            reader.skip(part.data)
+    return Whole(reader, job_id, tuple(marks))
+
+
+def of_text(text: bytes) -> Whole:
+    """What is no stored log."""
+    reader = Reader()
+    reader.feed(text)
+    return Whole(reader)
 
 
 def line_start(text: bytes, number: int) -> int | None:
@@ -53,10 +71,9 @@ def line_start(text: bytes, number: int) -> int | None:
     return at
 
 
-def place(block: dict[str, Any], read: Newest) -> None:
+def place(block: dict[str, Any], read: Whole) -> None:
     """Tell an error block where in the log its root line begins, as `root_at` in bytes."""
-    start = line_start(read.text, block["root_line"] - read.before) if "root_line" in block else None
-    offset = read.offset_of(start) if start is not None else None
+    offset = read.offset_of(block["root_line"]) if "root_line" in block else None
     if offset is not None:
         block["root_at"] = offset
 

@@ -176,11 +176,11 @@ def kept(check: Check, spec: DeploymentSpec, deployment: int) -> Kept:
 def ending_of(job: Job, evidence: Evidence | None = None) -> failure.Ending:
     """A refusal as the end of a start: told, proven and offered fixes for as if the engine had been started."""
     said = wire.JobResult.model_validate(job.result).items[0]
-    read = run_log.newest(job.pk, failure.MAX_LOG_BYTES) if job.log.size else run_log.Newest(_output(said))
+    read = run_log.through(job.pk) if job.log.size else run_log.of_text(_output(said))
     code, signal = _number(said.get("exit_code")), _number(said.get("signal"))
     found, _more = _refused(said, DeploymentSpec(artifact_id=0), NOWHERE)
     try:
-        ending = failure.explain(log=read.text, before=read.before, exit_code=code, signal=signal, evidence=evidence)
+        ending = failure.explain(log=read.reader, exit_code=code, signal=signal, evidence=evidence)
         run_log.place(ending.error_block, read)
     except Exception:  # a refusal must be told, whatever the engine wrote
         log.exception("the output of check %s could not be explained", job.pk)
@@ -193,7 +193,7 @@ def ending_of(job: Job, evidence: Evidence | None = None) -> failure.Ending:
 
 
 def _output(said: dict[str, Any]) -> bytes:
-    return str(said.get("output") or "").encode()[-failure.MAX_LOG_BYTES :]
+    return str(said.get("output") or "").encode()
 
 
 def outcome(job: Job | None, spec: DeploymentSpec, around: Around = NOWHERE) -> Outcome:
@@ -245,7 +245,7 @@ def _diagnosed(said: dict[str, Any]) -> tuple[Diagnosis, str]:
     code, signal = _number(said.get("exit_code")), _number(said.get("signal"))
     try:
         found = failure.diagnosed(output, exit_code=code, signal=signal)
-        return found, found.root or str(failure.first_error(output).get("root") or "")
+        return found, found.root
     except Exception:  # a verdict must be shown, whatever the engine wrote
         log.exception("the output of a check could not be explained")
         return Diagnosis(), ""

@@ -28,6 +28,9 @@ How the cause is chosen:
 4. Of several starts in one log the newest that failed is explained.
 5. What is not sure is called not recognised, and the first error is shown as it is.
 
+A log is read once and to its end, whatever its size: of one that is longer than 128 MiB the first and the newest 64 MiB
+(`deployments/run_log.py`). What a dead engine's server repeats of each request does not displace the cause above it.
+
 What a failed start's page says, in this order: the sentence, why, the line that proves it (a link to that line of the
 log, which is marked there however long the log is), the step, what changed since the last start that worked, how sure
 this is ("certain" from 0.9, "very likely" from 0.8, "likely" from 0.6). Beside it stands what it was not: by what was

@@ -30,9 +30,6 @@ _ECHO = re.compile(
     r"Executor' object has no attribute '(?:workers|io_thread_pool)'|NoneType' object has no attribute 'shutdown'|"
     r"^RuntimeError: cancelled$|^EOFError$|Error in sys\.excepthook|Exception ignored|CancelledError|SystemExit"
 )
-VALIDATION = re.compile(r"validation errors? for ")
-VALUE = re.compile(r"\s*(Value error|Assertion failed|Input should)")
-FRIENDLY = re.compile(r"when warming up (sampler|pooler)|Failed to load model - not enough GPU memory")
 
 
 def is_error(line: Line) -> bool:

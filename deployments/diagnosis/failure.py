@@ -1,25 +1,21 @@
 """How a run ended: exit or signal, phase reached, first error of the log, and whether a restart
 can cure it. Pure.
 
-The first exception of the first process that failed is the cause; what follows it is echo. See `error_lines` for the
-exceptions to that rule.
+The log is read once, by one `Reader`: all of it, or as much as is there. Which line is the cause is told in `root`.
 """
 
 from __future__ import annotations
 
-import re
 import signal as signals
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from deployments.diagnosis import error_lines, phases
+from deployments.diagnosis import phases
 from deployments.diagnosis.decide import diagnose
-from deployments.diagnosis.lines import Line, clean
 from deployments.diagnosis.reader import Reader
 from deployments.diagnosis.result import Diagnosis, Evidence, Offer
 
-MAX_LOG_BYTES = 4 << 20  # how much of a log is looked at: the newest bytes of this many
 MAX_BLOCK = 40  # lines of the error block
 MAX_FIXES = 3
 # What the engine said of itself, as far as pages show it.
@@ -46,33 +42,6 @@ class Ending:
     diagnosis: dict[str, Any] = field(default_factory=dict)
 
 
-# Words that every error line and every banner holds: a quick look, so that a flood costs little.
-_QUICK = re.compile(
-    r"Error|Exception|Interrupt|Exit|Timeout|Failure|Expired|error: |Killed|fault|Illegal|terminate|version"
-)
-
-
-class _Log:
-    """The lines of a log, cleaned when they are looked at. `number` is the 1-based number that an editor shows."""
-
-    def __init__(self, log: bytes, before: int = 0) -> None:
-        skipped = max(0, len(log) - MAX_LOG_BYTES)
-        self.before = before + log[:skipped].count(b"\n")
-        self.raw = log[skipped:].replace(b"\0", b" ").decode("utf-8", "replace").split("\n")
-        self.marked = [index for index, raw in enumerate(self.raw) if _QUICK.search(raw)]
-        self.seen: dict[int, Line] = {}
-
-    def number(self, index: int) -> int:
-        return self.before + index + 1
-
-    def line(self, index: int) -> Line:
-        """One line; of a progress bar only its last picture."""
-        if index not in self.seen:
-            shown = self.raw[index].rstrip("\r").rpartition("\r")[2]
-            self.seen[index] = clean(shown[: 2 * _MAX_LINE])
-        return self.seen[index]
-
-
 def signal_name(number: int) -> str:
     """SIGKILL for 9; "signal 99" for one without a name."""
     try:
@@ -83,7 +52,7 @@ def signal_name(number: int) -> str:
 
 def explain(
     *,
-    log: bytes,
+    log: bytes | Reader,
     phases: Sequence[Mapping[str, Any]] = (),
     exit_code: int | None = None,
     signal: int | None = None,
@@ -92,9 +61,8 @@ def explain(
     probe: Mapping[str, Any] | None = None,
     was_ready: bool = False,
     evidence: Evidence | None = None,
-    before: int = 0,
 ) -> Ending:
-    """The end of a run. `before` lines stand above `log`, where that is only the newest part of it.
+    """The end of a run. `log` is all of it, or a reader that has read it.
 
     `phases` are those that the parser found while the log grew, `own_reason` is the panel's own (a deadline, an answer
     that failed), `refusal` the host's. An exit code above 128 is the signal that a wrapper reported.
@@ -102,10 +70,10 @@ def explain(
     if refusal:
         return Ending({"code": str(refusal.get("code")), "params": dict(refusal.get("params") or {})})
     ended = {} if own_reason else {"exit_code": exit_code, "signal": signal}
-    found = diagnosed(log, **ended, evidence=evidence, before=before)
-    block = _block_of(found) or first_error(log, before)
+    found = diagnosed(log, **ended, evidence=evidence)
+    block = _block_of(found)
     proven = found.recognised and found.root_line is not None
-    reached = _furthest(found.phase, phases) if proven else _phase_reached(log, phases, block)
+    reached = _furthest(found.phase, phases, known=bool(block))
     # A start that was given up on was ended by the panel: its signal says nothing.
     reason = dict(own_reason) if own_reason else _how(exit_code, signal)
     params = {**dict(reason.get("params") or {}), "phase": reached}
@@ -150,18 +118,16 @@ def _kept(found: Diagnosis, *, said: bool) -> dict[str, Any]:
 
 
 def diagnosed(
-    log: bytes,
+    log: bytes | Reader,
     *,
     exit_code: int | None = None,
     signal: int | None = None,
     evidence: Evidence | None = None,
-    before: int = 0,
 ) -> Diagnosis:
-    """What the rules say of the newest part of a log, above which `before` lines stand."""
-    reader = Reader()
-    skipped = max(0, len(log) - MAX_LOG_BYTES)
-    reader.count = before + log[:skipped].count(b"\n")
-    reader.feed(log[skipped:])
+    """What the rules say of a log."""
+    reader = log if isinstance(log, Reader) else Reader()
+    if isinstance(log, bytes):
+        reader.feed(log)
     return diagnose(reader, exit_code=exit_code, signal=signal, evidence=evidence)
 
 
@@ -171,8 +137,8 @@ def _offered(fix: Offer) -> dict[str, Any]:
 
 
 def _block_of(found: Diagnosis) -> dict[str, Any]:
-    """The error block of a cause that was recognised by a line."""
-    if not found.recognised or found.root_line is None or not found.lines:
+    """The lines that end in the cause, or in the first error where no class is known."""
+    if found.root_line is None or not found.lines:
         return {}
     return {
         "first_line": found.numbers[0],
@@ -183,9 +149,13 @@ def _block_of(found: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _furthest(phase: str, given: Sequence[Mapping[str, Any]]) -> str:
-    """What ends an engine that was up ended it while serving, whatever the class usually does."""
+def _furthest(phase: str, given: Sequence[Mapping[str, Any]], *, known: bool) -> str:
+    """What ends an engine that was up ended it while serving, whatever the class usually does. Where no line is
+    `known`, a parser that saw the log grow may have seen more of it than is left.
+    """
     seen = str(given[-1]["code"]) if given else "start"
+    if not known:
+        return max(phase, seen, key=phases.ORDER.index)
     up = phases.ORDER.index("serving")
     return seen if phases.ORDER.index(seen) >= up > phases.ORDER.index(phase) or phase == "start" else phase
 
@@ -233,84 +203,3 @@ def _curable(
     if number:
         return True
     return not has_error and phase in ("http", "serving", "answered")
-
-
-# --- the first error -------------------------------------------------------------------------------------------------
-
-
-def first_error(log: bytes, before: int = 0) -> dict[str, Any]:
-    """{first_line, root_line, root, lines, numbers} of the first error block, {} when the log holds none."""
-    lines = _Log(log, before)
-    root = _root(lines)
-    if root is None:
-        return {}
-    process = lines.line(root).process
-    own = [i for i in range(_block_start(lines, root), root + 1) if lines.line(i).process == process]
-    following = range(root + 1, min(root + 3, len(lines.raw)))
-    own += [i for i in following if lines.line(i).text.lstrip().startswith("For further information")]
-    own = own[-MAX_BLOCK:]
-    return {
-        "first_line": lines.number(own[0]),
-        "root_line": lines.number(root),
-        "root": lines.line(root).text[:_MAX_LINE],
-        "lines": [lines.line(i).text[:_MAX_LINE] for i in own],
-        "numbers": [lines.number(i) for i in own],
-    }
-
-
-def _errors(log: _Log) -> list[int]:
-    """Error lines of the last start that has any, in a log that holds several (a container that restarted)."""
-    errors = [index for index in log.marked if error_lines.is_error(log.line(index))]
-    starts = [index for index in log.marked if phases.BANNER.search(log.line(index).text)]
-    for start in reversed(starts[1:]):
-        if errors and errors[-1] > start:
-            return [index for index in errors if index > start]
-    return errors
-
-
-def _root(log: _Log) -> int | None:
-    """Index of the line that names the cause."""
-    errors = _errors(log)
-    if not errors:
-        return None
-    # Where the log holds echoes only, the first of them is all there is to show.
-    first = next((index for index in errors if not error_lines.is_echo(log.line(index))), errors[0])
-    text = log.line(first).text
-    if error_lines.VALIDATION.search(text):  # the reason stands in the next line
-        near = range(first + 1, min(first + 6, len(log.raw)))
-        return next((index for index in near if error_lines.VALUE.match(log.line(index).text)), first)
-    if "out of memory" in text:  # the engine's own words that follow carry the numbers
-        return next((i for i in errors if i >= first and error_lines.FRIENDLY.search(log.line(i).text)), first)
-    return first
-
-
-def _block_start(log: _Log, root: int) -> int:
-    """Where the traceback of the root line begins: same process, nothing but its frames between."""
-    process, start = log.line(root).process, root
-    for index in range(root - 1, max(-1, root - 400), -1):
-        line = log.line(index)
-        if line.process != process:
-            continue
-        if line.text.startswith("Traceback (most recent call last)"):
-            return index
-        framed = line.text.startswith((" ", "\t")) or not line.text or line.level == "ERROR"
-        if not framed:
-            break
-        start = index
-    return start
-
-
-# --- the phase -------------------------------------------------------------------------------------------------------
-
-
-def _phase_reached(log: bytes, given: Sequence[Mapping[str, Any]], block: Mapping[str, Any]) -> str:
-    """The phase in which it failed: what the error's own frames say, else how far the log came."""
-    state = phases.feed(log[-MAX_LOG_BYTES:], {}, 0.0)
-    # A long log has lost its beginning by now, and a parser that saw it knows better.
-    marked = max(phases.current(state), str(given[-1]["code"]) if given else "start", key=phases.ORDER.index)
-    if not block or marked in ("serving", "answered"):
-        return marked
-    hinted = error_lines.framed(block["lines"])
-    if not hinted and marked == "load" and "weights_gib" in state["facts"]:
-        return "profile"  # the weights were in, so the memory was being measured
-    return hinted or marked

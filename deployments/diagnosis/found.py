@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
 from deployments.diagnosis import error_lines, phases
@@ -10,6 +9,7 @@ from deployments.diagnosis.lines import Line
 from deployments.diagnosis.rule import Rule
 
 MAX_FOUND = 200  # candidates that are kept of one start
+DULL = ("request", "quiet", "aside", "echo", "unknown")  # kinds of which many that begin alike tell no more than a few
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Start:
 
     state: phases.State
     found: list[Found] = field(default_factory=list)
-    late: deque[Found] = field(default_factory=lambda: deque(maxlen=MAX_FOUND))  # while it served
+    late: list[Found] = field(default_factory=list)  # while it served
     processes: set[str] = field(default_factory=set)  # those that told a phase
     up: bool = False  # it said that it takes requests
     stopped: bool = False  # it was told to stop
@@ -70,3 +70,16 @@ def kind_of(rule: Rule | None, line: Line) -> str:
     if "Failed to import from vllm._C" in line.text:
         return "quiet"
     return rule.role if rule else "unknown"
+
+
+def make_room(late: list[Found]) -> None:
+    """Forget what is worth least of what was found while it served: requests that failed, then echoes save the first
+    that says that the engine is gone, then errors that no rule knows; of two alike the older one.
+    """
+    gone = next((item for item in late if item.rule and item.rule.code == "run.engine_dead"), None)
+    for kinds in (("request", "quiet", "aside"), ("echo",), ("unknown",)):
+        for index, item in enumerate(late):
+            if item.kind in kinds and item is not gone:
+                del late[index]
+                return
+    del late[0]

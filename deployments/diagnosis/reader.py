@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from deployments.diagnosis import error_lines, notices, phases, words
-from deployments.diagnosis.found import MAX_FOUND, Found, Start, kind_of
+from deployments.diagnosis.found import DULL, MAX_FOUND, Found, Start, kind_of, make_room
 from deployments.diagnosis.lines import Line, clean
 from deployments.diagnosis.rule import Rule
 from deployments.diagnosis.rules import BY_CODE, BY_ENGINE, tests_of
@@ -24,6 +24,9 @@ SAME_MARK = 512  # the same for lines that tell the phase
 LOOK_BACK = 240  # lines before an error in which its traceback may begin
 FLOOD = 1 << 20  # bytes of new kinds of lines, none of which told anything, from which it is a flood
 KEPT_LINES = 40  # lines of one error block
+WEARY = 128  # lines of one start that begin alike and told nothing, after which such lines are passed over
+HEAD, HEAD_NONE = 32, 12  # characters of a line's own text by which errors, and other lines, begin alike
+MAX_HEADS, MAX_HEAD_SIZES = 2048, 8
 # Digits, and the letters of hexadecimal numbers: lines that differ in these alone are of one kind.
 _DIGITS = b"0123456789abcdef"
 
@@ -47,6 +50,10 @@ class Reader:
         self._dull: set[bytes] = {b""}
         self._tired: dict[bytes, int] = {}
         self._heard: set[tuple[str, str]] = set()
+        self._heads: dict[bytes, int] = {}
+        self._weary: set[bytes] = set()
+        self._weary_sizes: set[int] = set()
+        self._told = False  # the line that is looked at tells something
         self._kinds = 0
         self._before_this = b""  # the newest bytes that were looked at
         self._unheard = 0
@@ -75,6 +82,13 @@ class Reader:
         if self._rest:
             rest, self._rest = self._rest, b""
             self._block(rest)
+
+    def skip(self, chunk: bytes) -> None:
+        """The next bytes, of which only the lines are counted."""
+        self.flush()
+        self.count += chunk.count(b"\n")
+        self.size += len(chunk)
+        self._before_this = b""
 
     def _block(self, block: bytes) -> None:
         if not self.known and self.engine not in ("sglang", "ollama"):
@@ -112,6 +126,8 @@ class Reader:
                 notices.take(self.start.state["facts"], _line(raw).text, self.count + index + 1)
             if raw and header:
                 header = self._follow(lines, index)
+            if self._weary and any(kind[:size] in self._weary for size in self._weary_sizes):
+                continue
             for word in present:
                 if word in raw:
                     break
@@ -131,12 +147,14 @@ class Reader:
             self._dull.add(kind)
 
     def _candidate(self, lines: list[bytes], index: int, raw: bytes, kind: bytes) -> None:
-        marked = took = False
+        marked = took = self._told = False
         pieces = [piece for piece in raw.split(b"\r") if piece] if b"\r" in raw else [raw]
         for piece in pieces[:25] + pieces[25:][-25:]:
             line = _line(piece)
             marked = self._mark(line, index) or marked
             took = self._error(lines, index, line) or took
+        if not (marked or self._told) and len(pieces) == 1:
+            self._tire(raw, kind, line, HEAD if took else HEAD_NONE)
         if not (marked or took):
             self._forget(kind)
             return
@@ -146,6 +164,20 @@ class Reader:
             self._forget(kind)
         elif len(self._tired) < 4096 and len(kind) <= MAX_TEXT:
             self._tired[kind] = seen
+
+    def _tire(self, raw: bytes, kind: bytes, line: Line, most: int) -> None:
+        """A flood of ever new lines that begin alike, as of failing requests, need not be looked at to its end."""
+        at = raw.find(line.text[:20].encode())
+        size = len(raw[:at].translate(None, _DIGITS)) + most
+        if at < 0 or len(kind) <= size:  # a short line is a kind of its own
+            return
+        seen = self._heads.get(kind[:size], 0) + 1
+        if seen < WEARY:
+            if seen > 1 or len(self._heads) < MAX_HEADS:
+                self._heads[kind[:size]] = seen
+        elif size in self._weary_sizes or len(self._weary_sizes) < MAX_HEAD_SIZES:
+            self._weary_sizes.add(size)
+            self._weary.add(kind[:size])
 
     # --- phases and facts ---------------------------------------------------------------------------------------------
 
@@ -180,7 +212,8 @@ class Reader:
         self.starts += 1
         self._dull = {b""}
         self._kinds = 0
-        self._tired.clear()
+        for kept in (self._tired, self._heads, self._weary, self._weary_sizes):
+            kept.clear()
         self._heard.clear()
         self._header = None
         return True
@@ -206,6 +239,7 @@ class Reader:
         if (quiet and not words.WARNED.search(text)) or words.HARMLESS.search(text):
             return False
         if (line.process, text) in self._heard:
+            self._told = True  # it was looked at before
             return True
         rule, groups = match(self.engine, text[:MAX_MATCHED])
         if rule is None and (quiet or not error_lines.is_error(line)):
@@ -251,6 +285,7 @@ class Reader:
         return bool(words.SERVER_PLACE.match(line.place)) or (0 < found.number - self._asgi <= LOOK_BACK)
 
     def _keep(self, found: Found) -> None:
+        self._told = found.kind not in DULL
         if self.start.stopped and found.served and found.kind != "cause":
             return  # what is printed while it stops is no failure
         if self.failed and self._of_before(found):
@@ -259,7 +294,10 @@ class Reader:
             if len(self.start.found) < MAX_FOUND:
                 self.start.found.append(found)
             return
-        # While it serves, requests fail without harm; what ends the engine is among the last.
+        # While it serves, requests fail without harm; what ends the engine is among the last, or the end of all is told
+        # by each request that comes after.
+        if len(self.start.late) >= MAX_FOUND:
+            make_room(self.start.late)
         self.start.late.append(found)
 
     def _of_before(self, found: Found) -> bool:

@@ -55,7 +55,7 @@ def failed_start(row: Deployment, copy: Copy, log: bytes, **values: object) -> R
         reason=ending.reason, diagnosis=ending.diagnosis,
         phases=phases("profile", timezone.now().timestamp() - 100), **values,
     )  # fmt: skip
-    run_log.place(ending.error_block, run_log.newest(run.job_id, 4 << 20))
+    run_log.place(ending.error_block, run_log.through(run.job_id))
     Run.objects.filter(pk=run.pk).update(error_block=ending.error_block)
     failures.keep(run, ending.reason, ending.error_block)
     row.reason = ending.reason

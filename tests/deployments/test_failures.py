@@ -123,6 +123,31 @@ def test_the_loop_keeps_what_failed(copy: Copy) -> None:
     assert {"class": "run.startup_wrapper", "line": 3} in run.diagnosis["ruled_out"]
 
 
+def test_the_loop_reads_the_whole_log(copy: Copy, monkeypatch: Any) -> None:
+    """The cause stands above 20 MB of other lines; of a log beyond the bound its beginning and its end are read."""
+    for most, lines in ((64 << 20, 440_000), (1 << 20, 80_000)):
+        monkeypatch.setattr("deployments.run_log.MOST", most)
+        row = builders.make_deployment(copy, name=f"d{most}", desired="running", wanted_by="maria")
+        reconcile(row.pk)
+        row.refresh_from_db()
+        run = row.run
+        text = b"INFO 01-01 10:00:00 [x.py:1] a line\n" * 9 + LENGTH
+        flood = b"".join(b"INFO 01-01 10:00:00 [x.py:1] Received request %d\n" % n for n in range(lines))
+        name = storages["logs"].save(f"jobs/{run.job_id}/0", ContentFile(text + flood))
+        size = len(text + flood)
+        JobLog.objects.update_or_create(
+            job=run.job, defaults={"size": size, "tail": b"", "segments": [[0, size, name]]}
+        )
+        run.job.state, run.job.ended_at = "ended", timezone.now()
+        run.job.status = {"state": "ended", "exit_code": 1, "log_size": size}
+        run.job.save()
+        reconcile(row.pk)
+        run.refresh_from_db()
+        assert run.reason["params"]["cause"] == "config.len_gt_derived"
+        assert run.error_block["root_at"] == text.index(b"ValueError")
+        assert run.error_block["root_line"] == text[: text.index(b"ValueError")].count(b"\n") + 1
+
+
 def test_lines_of_a_log_that_lost_its_middle_are_those_of_the_download(copy: Copy, monkeypatch: Any) -> None:
     monkeypatch.setattr("deployments.run_log.NEAR_BYTES", 200)
     monkeypatch.setattr("deployments.run_log.BEGIN_BYTES", 400)
@@ -133,8 +158,8 @@ def test_lines_of_a_log_that_lost_its_middle_are_those_of_the_download(copy: Cop
     size = len(head) + gone + len(tail)
     segments = [[0, len(head), name], [len(head), len(head) + gone, ""]]
     JobLog.objects.filter(pk=run.job_id).update(size=size, tail=tail, segments=segments)
-    read = run_log.newest(run.job_id, 60_000)
-    ending = explain(log=read.text, before=read.before, exit_code=1)
+    read = run_log.through(run.job_id)
+    ending = explain(log=read.reader, exit_code=1)
     run_log.place(ending.error_block, read)
     line, at = ending.error_block["root_line"], ending.error_block["root_at"]
     parts = logstore.read_all(run.job_id)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deployments.diagnosis.failure import MAX_BLOCK, explain, first_error, signal_name
+from deployments.diagnosis.failure import MAX_BLOCK, diagnosed, explain, signal_name
+from deployments.diagnosis.reader import Reader
 
 LOGS = Path(__file__).parents[2] / "logs"
 INDEX = [line.split("\t") for line in (LOGS / "index.tsv").read_text(encoding="utf-8").splitlines()[1:]]
@@ -96,22 +98,23 @@ def test_the_first_error_is_the_cause_not_the_last() -> None:
 
 
 def test_a_healthy_log_has_no_error() -> None:
-    assert first_error((LOGS / "vllm-0.32.0-cpu-stopped-by-term.log").read_bytes()) == {}
-    assert first_error(b"") == {}
+    assert end("vllm-0.32.0-cpu-stopped-by-term", signal=15).error_block == {}
+    assert explain(log=b"", exit_code=1).error_block == {}
 
 
 def test_where_only_echoes_are_left_the_first_is_shown() -> None:
     log = b"RuntimeError: Engine core initialization failed. See root cause above.\n"
-    assert first_error(log)["root_line"] == 1
+    assert explain(log=log, exit_code=1).error_block["root_line"] == 1
 
 
 def test_numbers_count_from_the_start_of_a_long_log() -> None:
     log = b"x\n" * (3 << 20) + b"ValueError: no\n"
-    assert first_error(log)["root_line"] == (3 << 20) + 1
+    assert explain(log=log, exit_code=1).error_block["root_line"] == (3 << 20) + 1
 
 
 def test_hostile_text_stays_text_and_bounded() -> None:
-    block = first_error(b"\x00<script>\nValueError: " + b"A" * 100_000 + b"\x00<script>alert(1)</script>\n")
+    log = b"\x00<script>\nValueError: " + b"A" * 100_000 + b"\x00<script>alert(1)</script>\n"
+    block = explain(log=log, exit_code=1).error_block
     assert "\x00" not in json.dumps(block)
     assert max(map(len, block["lines"])) <= 2000
 
@@ -127,3 +130,42 @@ def test_a_kill_without_a_word_is_nobodys_for_sure() -> None:
         explain(log=b"", signal=4).reason["params"]["title"]
         == "This processor lacks instructions that the engine needs"
     )
+
+
+OUT = (
+    b"(EngineCore_DP0 pid=9) ERROR 01-01 10:00:02 [core.py:1] torch.OutOfMemoryError: CUDA out of memory. "
+    b"Tried to allocate 2.00 GiB.\n"
+)
+
+
+def gone(size: int) -> bytes:
+    """What a server whose engine is dead prints of each request that still comes, in ever new words."""
+    rnd = random.Random(7)
+    letters = b"ghijklmnopqrstuvwxyz"  # of no hexadecimal number: each line is of a kind of its own
+    line = (
+        b"(APIServer pid=1) ERROR 01-01 10:00:03 [serving.py:1] Error in request %s\n"
+        b"(APIServer pid=1) ERROR 01-01 10:00:03 [serving.py:1] vllm.v1.engine.exceptions.EngineDeadError: EngineCore "
+        b"encountered an issue while it worked on %s.\n"
+    )
+    made = bytearray()
+    while len(made) < size:
+        name = bytes(rnd.choices(letters, k=16))
+        made += line % (name, name)
+    return bytes(made)
+
+
+@pytest.mark.parametrize("started", [b"", b"INFO:     Application startup complete.\n"], ids=["starting", "serving"])
+def test_the_cause_stands_above_megabytes_of_its_echo(started: bytes) -> None:
+    loading = b"INFO 01-01 10:00:00 [x.py:1] Starting to load model /m...\n" + started
+    ending = explain(log=loading + OUT + gone(7 << 20), exit_code=1, was_ready=bool(started))
+    assert ending.reason["params"]["cause"] == ("mem.oom_runtime" if started else "mem.oom_load")
+    assert ending.error_block["root_line"] == loading.count(b"\n") + 1
+
+
+def test_of_what_is_left_out_the_lines_are_counted() -> None:
+    reader, line = Reader(), b"INFO 01-01 10:00:00 [x.py:1] a line\n"
+    reader.feed(line * 3 + b"half a li")
+    reader.skip(b"ne\n" + line * 5 + b"and ")
+    reader.feed(b'a half\nTraceback (most recent call last):\n  File "x.py", line 1, in x\nZeroWidgetError: no\n')
+    found = diagnosed(reader, exit_code=1)
+    assert (found.root_line, found.root, found.numbers) == (13, "ZeroWidgetError: no", (12, 13))
