@@ -23,6 +23,7 @@ from deployments import applying, queries, remedies, services
 from deployments.diagnosis.decide import diagnose
 from deployments.diagnosis.reader import Reader
 from deployments.diagnosis.result import Diagnosis, Evidence
+from deployments.diagnosis.told import sentence
 from deployments.fix_words import title
 from deployments.mending.fix import Fix
 from deployments.wording import words
@@ -154,7 +155,8 @@ class Raw:
 def told(found: Diagnosis, log: bytes) -> Told:
     fixes = [fix.as_dict() for fix in found.fixes]
     text = log.decode(errors="replace")
-    return Told(found.code, found.phase, found.root, found.title, found.why, fixes, text)
+    why = sentence(found.why, found.told)
+    return Told(found.code, found.phase, found.root, found.title, why, fixes, text)
 
 
 class Lab:

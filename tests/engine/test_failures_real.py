@@ -36,7 +36,7 @@ LONG = 1_500_000  # positions: more than 1 GiB of memory for tokens holds of thi
 class Row:
     """`root` is a pattern of the line that proves it, `fix` of the first fix as the page says it; `refusal` of the
     sentence by which Berth refuses the same. `mended`: the second start has to be ready. `phase` is a pattern, too: a
-    signal comes a moment after what was waited for.
+    signal comes a moment after what was waited for. `says` is in the sentence that has the line's numbers.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Row:
     mended: bool = True
     make: Callable[..., Path] = tiny.model
     config: tuple[tuple[str, Any], ...] = ()
+    says: str = ""
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -187,7 +188,7 @@ ROWS = (
     Row("shard", damaged(lambda folder: (folder / tiny.SHARDS[1]).unlink()),
         "load.missing_shard", "load", tiny.SHARDS[1], "Download this file again", make=tiny.sharded),
     Row("memory", refused("--max-model-len", str(LONG), max_model_len=LONG),
-        "mem.kv_lt_len", "kvcache", "KV cache is needed", "", "need more than a KV cache of 1 GiB", config=(("max_position_embeddings", LONG),)),
+        "mem.kv_lt_len", "kvcache", "KV cache is needed", "", "need more than a KV cache of 1 GiB", says="GiB were left", config=(("max_position_embeddings", LONG),)),
     Row("adapter", no_adapter, "lora.not_found", "http", "no-adapter", "Leave out “lora_modules”"),
     Row("killed", killed, "run.worker_died", "load|profile|kvcache", "Failed core proc", "Start again unchanged"),
     Row("tokenizer", damaged(lambda folder: (folder / "tokenizer.json").unlink()),
@@ -196,14 +197,14 @@ ROWS = (
         "config.json_missing", "config", "Invalid repository ID", "Download the missing files"),
     Row("bad-config", damaged(lambda folder: tiny.cut(folder / "config.json")),
         "config.json_invalid", "config", "JSONDecodeError", "Download config.json again"),
-    Row("context", with_options(max_model_len=4096),
-        "config.len_gt_derived", "config", r"\(4096\) is greater", "256"),
+    Row("context", refused("--max-model-len", "4096", max_model_len=4096),
+        "config.len_gt_derived", "config", r"\(4096\) is greater", "256", "made for 256", says="4,096 tokens .* for 256"),
     Row("tool-parser", with_options(enable_auto_tool_choice=True, tool_call_parser="hermess"),
         "args.tool_parser_unknown", "args", "hermess", "hermes"),
     Row("port", port_taken, "http.port_in_use", "args", "ddress already in use", "^Start again$"),
     Row("path", moved_away, "hub.repo_id_invalid", "config", "not-there", "", "There is nothing at"),
     Row("heads", refused("--tensor-parallel-size", "3", tensor_parallel_size=3),
-        "tp.heads", "config", r"heads \(4\)", "", "do not match the number|heads"),
+        "tp.heads", "config", r"heads \(4\)", "", "do not match the number|heads", says="4 attention heads"),
     Row("removed", removed, "args.unrecognized", "args", "--swap-space", "Leave out swap_space, disable_log_requests"),
     Row("unknown", unknown, "arch.unsupported", "config", "TinyLakeForCausalLM", "newer", mended=False, config=NO_SUCH),
     Row("gguf", folder_of_gguf, "gguf.dir", "config", "Invalid repository ID", "file itself", mended=False),
@@ -241,7 +242,7 @@ def test_it_is_explained_and_the_first_fix_helps(row: Row, outcomes: dict[str, O
     assert said.code == row.code, (said, said.log[-3000:])
     assert re.search(row.root, said.root), (said.root, said.log[-3000:])
     assert re.fullmatch(row.phase, said.phase), (said.phase, said.log[-3000:])
-    assert said.title and said.why
+    assert said.title and re.search(row.says, said.why), said.why
     assert re.search(row.fix, outcome.offered), outcome.offered
     assert re.search(row.refusal, outcome.refused, re.I), outcome.refused
     assert outcome.ready == row.mended
