@@ -16,7 +16,8 @@ This page is made from the rules in `deployments/diagnosis/rules/` (`python -m d
 test fails when it is out of date.
 
 `manage.py diagnose LOG [--engine vllm] [--exit-code N | --signal NAME] [--json]` reads a log without a database and
-says the class, the line that proves it, the phase and what helps. `LOG` may be `-` for standard input.
+says the class, the line that proves it, the phase and what helps. `LOG` may be `-` for standard input. What
+PowerShell saved as UTF-16 is read, too.
 
 How the cause is chosen:
 

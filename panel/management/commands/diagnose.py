@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 
 from deployments.diagnosis import notices, told
 from deployments.diagnosis.decide import diagnose
+from deployments.diagnosis.encodings import Utf8
 from deployments.diagnosis.reader import Reader
 from deployments.diagnosis.result import Diagnosis, Offer
 from deployments.diagnosis.rule import Rule
@@ -93,8 +94,10 @@ def _engine(name: str) -> str:
 
 
 def _read(reader: Reader, stream: BinaryIO) -> None:
+    text = Utf8()
     while part := stream.read(PART):
-        reader.feed(part)
+        reader.feed(text.feed(part))
+    reader.feed(text.end())
 
 
 def _signal(name: str) -> int:
