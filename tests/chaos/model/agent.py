@@ -19,6 +19,14 @@ OVER = ("ended", "refused")
 CARD_MIB, IDLE_MIB = 46_068, 600
 
 
+# What engines say when they are asked before a start; none of it ends one.
+ANSWERS: tuple[dict[str, Any], ...] = (
+    {"verdict": "passed", "output": "", "seconds": 7.0, "host": {}},
+    {"verdict": "unknown", "output": "", "seconds": 0.1, "host": {}},
+    {"verdict": "refused", "output": "", "signal": 9, "seconds": 1.0, "host": {}},
+)
+
+
 @dataclass
 class Process:
     """One job on the host. `deaf` rounds pass after a stop before it goes."""
@@ -36,6 +44,7 @@ class Process:
     signal: int | None = None
     refusal: dict[str, Any] | None = None
     log: bytes = b""
+    result: dict[str, Any] | None = None
 
     @property
     def alive(self) -> bool:
@@ -181,6 +190,8 @@ class Agent:
     def ship(self) -> None:
         """The logs, from where the panel has them."""
         for process in list(self.jobs.values()):
+            if process.result is not None:
+                self.call("POST", f"jobs/{process.id}/result", json.dumps(process.result).encode())
             if not process.log:
                 continue
             answer = self.call("POST", f"jobs/{process.id}/log?offset=0", process.log)
@@ -206,7 +217,10 @@ class Agent:
     def live(self) -> None:
         """Time passes: everything goes one step of its way."""
         for process in self.living():
-            if process.kind != "engine":
+            if process.kind == "check":
+                process.end(exit_code=0)
+                process.result = {"items": [ANSWERS[process.pid % len(ANSWERS)]], "refusal": None}
+            elif process.kind != "engine":
                 process.end(exit_code=0)
             elif process.state == "stopping":
                 process.deaf -= 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from django.test import override_settings
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -272,7 +273,7 @@ class Play(RuleBasedStateMachine):
 
 def test_berth_and_the_model_agree(servers: Any) -> None:
     play = Play if SEED is None else hypothesis.seed(int(SEED))(Play)
-    with laws(holder):
+    with laws(holder), override_settings(BERTH_CHECK_BEFORE_START=True):
         run_state_machine_as_test(
             play,
             settings=settings(
