@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # Some tools write the escape byte out: ESC, #033 (syslog), ^[ (less), and #015 for the return before an end of line.
 ANSI = re.compile(r"(?:\x1b|\bESC|#033|\^\[)\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|#015$")
@@ -62,8 +62,7 @@ _LEVEL = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One line. `process` is the name of the engine's process ("" unknown), `clock` is "MM-DD HH:MM:SS" or ""."""
 
     text: str

@@ -365,7 +365,12 @@ def _line(raw: bytes, most: int = MAX_TEXT) -> Line:
     """A cleaned line; of a progress bar the last picture."""
     if b"\r" in raw:
         raw = raw.rstrip(b"\r").rpartition(b"\r")[2]
-    return clean(raw[:most].decode("utf-8", "replace").replace("\0", " "))
+    return _cleaned(raw[:most])
+
+
+@lru_cache(maxsize=256)  # a line is looked at for itself, and again before the error that follows it
+def _cleaned(raw: bytes) -> Line:
+    return clean(raw.decode("utf-8", "replace").replace("\0", " "))
 
 
 @lru_cache(maxsize=512)  # workers of one engine print the same error
