@@ -81,6 +81,7 @@ def test_a_hidden_secret_that_comes_back_stays_as_it_is(as_: Any, world: dict[st
     row = world["row"]
     row.revision.spec = {**row.revision.spec, "env": {"HF_TOKEN": "hf_abcdefghijklmnopqr"}}
     row.revision.save()
+    type(row).objects.filter(pk=row.pk).update(state="stopped", desired="stopped")  # no new start is allowed with it
     client = as_("operator")
     said = send(client, "GET", f"/deployments/{row.pk}").json()
     assert "abcdefghij" not in json.dumps(said)

@@ -119,7 +119,11 @@ def test_export_and_apply_by_file(world: dict[str, Any], tmp_path: Path) -> None
     assert json.loads(run("export", "team-chat", "--json")) == values
     values["deployments"][0]["gpu_count"] = 2
     path.write_text(yaml.safe_dump(values))
-    assert "gpu_count: 1 → 2" in run("apply", str(path), "--dry-run") and Deployment.objects.get().revision.number == 1
+    assert "this host has 1" in refused("apply", str(path))[1]  # what runs is not stopped for it
+    del values["deployments"][0]["gpu_count"]
+    values["deployments"][0]["grace_s"] = 7.0
+    path.write_text(yaml.safe_dump(values))
+    assert "grace_s: 30.0 → 7.0" in run("apply", str(path), "--dry-run") and Deployment.objects.get().revision.number == 1
     assert json.loads(run("apply", str(path), "--json"))["changed"] == 1
     assert Deployment.objects.get().revision.number == 2
     path.write_text("berth: 1\ndeployments: {\n")
