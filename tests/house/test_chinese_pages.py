@@ -26,7 +26,7 @@ NAMES = set(
         """
     Berth English vLLM SGLang llama cpp Ollama Hugging Face Django PostgreSQL Valkey Redis Python JavaScript Linux systemd
     GPU GPUs CPU RAM CUDA NVIDIA ROCm NPU PID pid API URL HTTP HTTPS TLS SHA SSH CSV JSON YAML KV token GGUF LoRA MoE OpenAI
-    GiB MiB KiB TiB GB MB ms min TTFT FP BF INT AWQ GPTQ NVFP MXFP bitsandbytes safetensors tokenizer transformers flashinfer
+    GiB MiB KiB TiB GB MB ms min TTFT FP BF INT AWQ GPTQ NVFP MXFP bitsandbytes safetensors tokenizer transformers flashinfer NCCL PyTorch
     curl pip venv conda shim SIGTERM SIGKILL TERM KILL UUID IP IPv DNS NFS HF ID id root sudo nightly Docker NVML USB PCI
     PATH vllm sglang llamacpp ollama FlashInfer OpenAPI NTP iOS LTS Ubuntu Debian Idempotency-Key GET POST PUT PATCH DELETE
     llama-server berth-agent agent-wheels main Accept-Language Accept Bearer Authorization
