@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from django.urls import reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -13,6 +14,7 @@ from deployments.checklist import failed_here
 from deployments.checklist.findings import Finding, Part
 from deployments.checklist.look import CheckList
 from deployments.codes_check import NOT_YET, PARTS
+from deployments.contexts_fixes import PAGES
 from deployments.contexts_form import field_values
 from deployments.fix_words import title
 from deployments.mending.fix import Fix
@@ -75,8 +77,25 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "proof": root,
         "run": finding.params.get("run"),
         "places": candidates(finding.reason),
-        "fixes": [{"message": fix_text(fix), "spec": dict(fix.patch)} for fix in finding.fixes],
+        "fixes": [_fix(fix) for fix in finding.fixes],
     }
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    """A change of the settings, a name, or the page where it is done."""
+    spec = {name: value for name, value in fix.patch.items() if name != "name"}
+    name = str(fix.patch.get("name") or "")
+    return {"message": fix_text(fix), "spec": spec, "name": name, **_page(fix)}
+
+
+def _page(fix: Fix) -> dict[str, str]:
+    """Where it is done, as an address of this panel; nothing for what a click sets here."""
+    if fix.patch or fix.link not in PAGES or fix.link == "settings":
+        return {"page": "", "label": ""}
+    name, of_one, word = PAGES[fix.link]
+    if of_one and fix.target is None:
+        return {"page": "", "label": ""}
+    return {"page": reverse(name, args=[fix.target] if of_one else []), "label": str(word)}
 
 
 def _known(finding: Finding) -> dict[str, Any]:
@@ -103,7 +122,8 @@ def card(found: CheckList, spec: DeploymentSpec, *, is_new: bool) -> dict[str, A
     for part in parts:
         for finding in part["findings"]:
             for fix in finding["fixes"]:
-                fix["patch"] = json.dumps(_fields(fix["spec"], spec))
+                patch = {**fix["spec"], **({"name": fix["name"]} if fix["name"] else {})}
+                fix["patch"] = json.dumps(_fields(patch, spec)) if patch else ""
     return {
         "checked": found.verdict,
         "parts": parts,

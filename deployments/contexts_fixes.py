@@ -26,6 +26,8 @@ PAGES: dict[str, tuple[str, bool, Any]] = {
     "model": ("model", True, gettext_lazy("Open the model")),
     "models": ("models", False, gettext_lazy("Open the models")),
     "code": ("model", True, gettext_lazy("Open the model")),
+    "host": ("host", True, gettext_lazy("Open the host")),
+    "deployments": ("deployments", False, gettext_lazy("Open the deployments")),
     "deployment": ("deployment", True, gettext_lazy("Open this deployment")),
 }
 

@@ -19,6 +19,8 @@ class CheckIn(schemas.PlanIn):
 class FixOut(Schema):
     message: str
     spec: dict[str, Any] = Field(description=_("The fields of the spec to set; empty where it is done elsewhere."))
+    name: str = Field("", description=_("The name to use instead, where that is what helps."))
+    page: str = Field("", description=_("The address of the panel's page where it is done, where there is one."))
 
 
 class CheckFindingOut(Schema):

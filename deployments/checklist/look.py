@@ -9,7 +9,7 @@ from typing import Any
 from django.utils import timezone
 
 from deployments import around_now, patching, preflight, queries, remedies, run_secrets
-from deployments.checklist import engine, failed_here, static
+from deployments.checklist import engine, failed_here, leads, static
 from deployments.checklist.findings import Finding, Part, Verdict, verdict, warnings
 from deployments.mending import turn
 from deployments.mending.around import Around
@@ -67,14 +67,18 @@ def look(
         + _name(name, own)
         + _secrets(spec, actor, own)
     )
-    plan = static.of_plan(check.placement, check.reason, check.changes)
+    plan = static.of_plan(
+        check.placement, check.reason, check.changes, leads.surer(check, spec, name, fleet), leads.may_name(actor)
+    )
+    plan = [replace(one, fixes=leads.linked(one.fixes)) for one in plan]
+    on_host = leads.on_host(static.of_host(said.host, len(check.gpus)), check.host)
     return CheckList(
         (
             Part("files", tuple(_files(check, spec, around))),
             Part("settings", tuple(settings), skipped=check.runtime is None and not settings),
             Part("plan", tuple(plan), skipped=check.reason.get("code") == length.CODE),
             _engine_part(check, said, before),
-            Part("host", tuple(static.of_host(said.host, len(check.gpus))), waits=said.state == "running",
+            Part("host", on_host, waits=said.state == "running",
                  skipped=not said.host),
         ),
         check,
@@ -121,7 +125,7 @@ def _length(check: Check, spec: DeploymentSpec, fleet: preflight.Fleet | None) -
 def _name(name: str, own: int | None) -> list[Finding]:
     """A name is one address at the door."""
     taken = Deployment.objects.filter(name=name, deleted_at=None).exclude(pk=own).exists()
-    return [Finding("error", "check.name_taken", {"name": name}, "name")] if taken else []
+    return [Finding("error", "check.name_taken", {"name": name}, "name", (leads.other_name(name),))] if taken else []
 
 
 def _secrets(spec: DeploymentSpec, actor: Any, own: int | None) -> list[Finding]:
@@ -171,6 +175,8 @@ def _engine_part(check: Check, said: engine.Outcome, before: tuple[Finding, ...]
     if not engine.can_be_asked(check):
         return Part("engine", (Finding("note", "check.description_first"),), skipped=True)
     found = (said.finding,) if said.finding is not None else ()
+    if found and found[0].code == "check.old_agent":
+        found = leads.on_host(found, check.host)
     found += before if said.state != "refused" else ()
     skipped = said.state in ("none", "unknown")
     return Part("engine", found, waits=said.state == "running", skipped=skipped, seconds=said.seconds)

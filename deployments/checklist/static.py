@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from deployments.checklist.findings import Finding, Level
@@ -43,13 +44,20 @@ def of_files(
     around: Around,
 ) -> list[Finding]:
     """The model: are its files whole, can this engine read them, may its own code run, does it know how to chat?"""
-    found = [Finding("warning", str(p["code"]), dict(p.get("params") or {})) for p in problems]
+    ways = _to_files(around)
+    found = [Finding("warning", str(p["code"]), dict(p.get("params") or {}), "", ways) for p in problems]
     found += [_refused(reason, spec, around) for reason in refusals if reason.code.startswith(OF_FILES)]
     chats = spec.task == "generate" and facts.get("chat_template") is False
     if chats and edits.value_of(spec, "chat_template") is None:
         plain = plain_template(spec, around)
-        found.append(Finding("warning", "check.no_chat_template", {}, "chat_template", tuple(plain)))
+        other = Fix("model", "fix.other_form", link="models")
+        found.append(Finding("warning", "check.no_chat_template", {}, "chat_template", (*plain, other)))
     return found
+
+
+def _to_files(around: Around) -> tuple[Fix, ...]:
+    """The page of the model, where its files are looked at and fetched again."""
+    return (Fix("repair", "fix.at_model", link="model", target=around.model),) if around.model is not None else ()
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -69,7 +77,13 @@ def of_settings(
 
 def _refused(reason: Reason, spec: DeploymentSpec, around: Around) -> Finding:
     fixes = mending.fixes_of(reason.as_dict(), spec, around)
-    return Finding("error", reason.code, reason.params, reason.option, tuple(fixes[:MOST_FIXES]))
+    ways = tuple(_at_model(fix, around) for fix in fixes[:MOST_FIXES])
+    return Finding("error", reason.code, reason.params, reason.option, ways)
+
+
+def _at_model(fix: Fix, around: Around) -> Fix:
+    """Files are fetched again by a button of the model's page: a list within a form has none of its own."""
+    return replace(fix, link="model", target=around.model) if fix.link == "repair" else fix
 
 
 def _changed(note: Reason, spec: DeploymentSpec, schema: Schema) -> Finding:
@@ -173,17 +187,31 @@ _HOW_SURE = {"tight": ("warning", "check.tight"), "unlikely": ("warning", "check
              "unknown": ("note", "check.no_estimate")}  # fmt: skip
 
 
-def of_plan(placed: Placement | None, reason: Mapping[str, Any], changes: Iterable[Change]) -> list[Finding]:
-    """Where it would run and how surely; an error where no place takes it, with what would make it fit."""
+def of_plan(
+    placed: Placement | None,
+    reason: Mapping[str, Any],
+    changes: Iterable[Change],
+    surer: tuple[Fix, ...] = (),
+    may_name: Callable[[str], bool] = bool,
+) -> list[Finding]:
+    """Where it would run, how surely, and what to know of the place; an error where no place takes it, with what would
+    make it fit. `surer`: what surely fits. `may_name`: which deployments may be named.
+    """
     if placed is None and reason.get("code") == length.CODE:
         return []  # said of the settings, and there is nothing to look for a place for
     if placed is None:
-        fixes = tuple(planned.fixes_of(change for change in changes if change.patch))
+        fixes = tuple(planned.fixes_of(changes, may_name))
         return [Finding("error", str(reason.get("code") or "place.none"), dict(reason.get("params") or {}), "", fixes)]
     level, code = _HOW_SURE.get(placed.level, ("", ""))
     why = next((note.params["because"] for note in placed.notes if "because" in note.params), None)
     params = {"because": why} if why is not None else {}
-    return [Finding(level, code, params)] if code else []  # type: ignore[arg-type]  # of the table above
+    sure = [Finding(level, code, params, length.OPTION if surer else "", surer)] if code else []  # type: ignore[arg-type]  # of the table above
+    return sure + [Finding("note", note.code, note.params) for note in placed.notes if not _is_doubt(note)]
+
+
+def _is_doubt(note: Reason) -> bool:
+    """How surely it fits is said above."""
+    return note.code.startswith("estimate.")
 
 
 # --- the host ---------------------------------------------------------------------------------------------------------

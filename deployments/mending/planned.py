@@ -34,4 +34,5 @@ def fixes_of(changes: Iterable[Change], may_name: Callable[[str], bool] = bool) 
             yield Fix("stop", "change.stop_other", {"host": params.get("host")}, chance=ELSEWHERE - place, cost="time")
         else:
             kind: Kind = "stop" if code == "change.stop" else "host"
-            yield Fix(kind, code, params, chance=ELSEWHERE - place, cost="time")
+            on = {"link": "host", "target": change.host_id} if kind == "host" and change.host_id is not None else {}
+            yield Fix(kind, code, params, **on, chance=ELSEWHERE - place, cost="time")

@@ -80,9 +80,9 @@ def part(found: CheckList, name: str) -> Any:
 
 
 def codes(found: CheckList) -> list[str]:
-    """What was found, but for the estimate that there is none of for the small model of these tests."""
+    """What was found, but for what is so of the small model of these tests on any CPU: there is no estimate of it."""
     found_codes = [finding.code for one in found.parts for finding in one.findings]
-    return [code for code in found_codes if code != "check.no_estimate"]
+    return [code for code in found_codes if code not in ("check.no_estimate", "cpu.for_tests")]
 
 
 # --- asking the engine ------------------------------------------------------------------------------------------------
