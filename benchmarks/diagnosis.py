@@ -12,6 +12,8 @@ from deployments.diagnosis.reader import Reader
 
 LOGS = Path(__file__).resolve().parents[1] / "tests" / "data" / "diagnosis" / "corpus"
 FLOOD_MB, PART = 200, 1 << 20
+PEAK_MB = 50  # of each flood; what is remembered of lines is full after some megabytes
+REQUESTS = ("errors", "tracebacks")  # failing requests, which may as well be what failed
 MIN_FLOOD, MIN_CORPUS, MAX_PEAK = 40.0, 5.0, 32.0  # MB/s, MB/s, MiB
 ENDING = b"ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`.\n"
 
@@ -49,11 +51,61 @@ def _errors(rnd: random.Random) -> bytes:
     return b"".join(line % rnd.randrange(10**9) for _ in range(PART // 95))
 
 
+def _bars(rnd: random.Random) -> bytes:
+    """Progress bars, each of which is drawn again and again in one line."""
+    drawn = (
+        b"\rLoading safetensors checkpoint shards: %3d%% Completed | %d/99 [00:%02d<01:%02d,  1.%02ds/it]"
+        % (rnd.randrange(100), rnd.randrange(100), rnd.randrange(60), rnd.randrange(60), rnd.randrange(100))
+        + (b"\n" if index % 300 == 0 else b"")
+        for index in range(PART // 85)
+    )
+    return b"".join(drawn)
+
+
+def _prompts(rnd: random.Random) -> bytes:
+    """Prompts of some kilobytes, one a line, in which people write of errors."""
+    words = [bytes(rnd.choices(b"abcdefghijklmnopqrstuvwxyz", k=rnd.randrange(2, 10))) for _ in range(4000)]
+    words += [b"error", b"failed", b"ValueError:", b"killed"] * 20
+    line = b"INFO 01-01 10:00:00 [logger.py:1] Received request cmpl-%s: prompt: '%s', params: x\n"
+    return b"".join(
+        line % (rnd.randbytes(8).hex().encode(), b" ".join(rnd.choices(words, k=600))) for _ in range(PART // 4200)
+    )
+
+
+def _tracebacks(rnd: random.Random) -> bytes:
+    """Tracebacks of failing requests, each with an error of another text."""
+    words = [bytes(rnd.choices(b"ghijklmnopqrstuvwxyz", k=rnd.randrange(3, 10))) for _ in range(4000)]
+    head = b"(APIServer pid=1) ERROR 01-01 10:00:00 [serving.py:1] "
+    made, size = [], 0
+    while size < PART:
+        name, text = rnd.choice(words), b" ".join(rnd.choices(words, k=8))
+        made.append(
+            b'%sTraceback (most recent call last):\n%s  File "/x/%s.py", line %d, in %s\n%s    raise ValueError(%s)\n'
+            b"%sValueError: %s is not what was asked for\n"
+            % (head, head, name, rnd.randrange(999), rnd.choice(words), head, name, head, text)
+        )
+        size += len(made[-1])
+    return b"".join(made)
+
+
+def _dead(rnd: random.Random) -> bytes:
+    """What a server says of each request whose engine is dead."""
+    line = (
+        b"(APIServer pid=1) ERROR 01-01 10:00:00 [serving.py:1] vllm.v1.engine.exceptions.EngineDeadError: EngineCore "
+        b"encountered an issue while it worked on %s.\n"
+    )
+    return b"".join(line % bytes(rnd.choices(b"ghijklmnopqrstuvwxyz", k=16)) for _ in range(PART // 170))
+
+
 FLOODS: dict[str, Callable[[random.Random], bytes]] = {
     "numbers": _numbers,
     "ids": _ids,
     "texts": _texts,
     "errors": _errors,
+    "progress bars": _bars,
+    "long prompts": _prompts,
+    "tracebacks": _tracebacks,
+    "a dead engine's echoes": _dead,
 }
 
 
@@ -74,7 +126,7 @@ def flood(kind: str) -> float:
         spent += time.process_time() - began
         size += len(part)
     found = diagnose(reader)
-    if kind != "errors" and found.code != "mem.kv_none":
+    if kind not in REQUESTS and found.code != "mem.kv_none":
         raise AssertionError(f"the failure after the flood of {kind} was not found: {found.code!r}")
     return size / 1e6 / spent
 
@@ -94,14 +146,15 @@ def corpus() -> float:
 
 
 def peak() -> float:
-    """MiB that the reader holds at most, over a tenth of every flood."""
+    """MiB that the reader and its diagnosis hold at most, over a part of every flood."""
     highest = 0.0
     for kind in FLOODS:
-        parts = list(_parts(kind))[: FLOOD_MB // 10]
+        parts = [*list(_parts(kind))[:PEAK_MB], ENDING]
         tracemalloc.start()
         reader = Reader()
         for part in parts:
             reader.feed(part)
+        diagnose(reader, exit_code=1)
         highest = max(highest, tracemalloc.get_traced_memory()[1] / (1 << 20))
         tracemalloc.stop()
     return highest

@@ -40,8 +40,8 @@ def diagnose(
         rule = BY_CODE["config.json_missing"]
     if rule.code == "mem.host_oom_killed" and known.oom == "none" and "exited unexpectedly" in root.text:
         rule = BY_CODE["run.worker_died"]  # it vanished, and the kernel says that it ended nothing
-    vanished = _VANISHED.get(known.oom) if root.kind == "peer" or VANISHED.search(root.text) else None
-    if vanished and rule.code in ("run.worker_died", "dist.peer_gone"):
+    gone = rule.code == "dist.peer_gone" or (rule.code == "run.worker_died" and VANISHED.search(root.text))
+    if gone and known.oom in _VANISHED:
         rule = BY_CODE["mem.host_oom_killed"]  # it vanished, and the kernel ended something then
     phase = phase_of(root, rule, start)
     rule = _by_phase(rule, phase, reader.engine)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from deployments.diagnosis.lines import Line
+from deployments.diagnosis.rule import literals_of
 
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Failure|Expired)s?(?:: .*)?$"
@@ -30,6 +31,7 @@ _ECHO = re.compile(
     r"Executor' object has no attribute '(?:workers|io_thread_pool)'|NoneType' object has no attribute 'shutdown'|"
     r"^RuntimeError: cancelled$|^EOFError$|Error in sys\.excepthook|Exception ignored|CancelledError|SystemExit"
 )
+_ECHO_WORDS = literals_of(_ECHO.pattern)  # every echo holds one of these; to look for them is quicker
 
 
 def is_error(line: Line) -> bool:
@@ -42,7 +44,8 @@ def is_error(line: Line) -> bool:
 
 def is_echo(line: Line) -> bool:
     """Whether it only reports an error that stands above it, or a clean-up that went wrong."""
-    return _ECHO.search(line.text) is not None
+    text = line.text
+    return any(word in text for word in _ECHO_WORDS) and _ECHO.search(text) is not None
 
 
 # Frames of a traceback tell where the engine was. The deepest match decides, save that serving beats all.

@@ -12,7 +12,7 @@ from deployments.diagnosis import error_lines, notices, phases, words
 from deployments.diagnosis.found import DULL, MAX_FOUND, Found, Start, kind_of, make_room
 from deployments.diagnosis.lines import Line, clean
 from deployments.diagnosis.rule import Rule
-from deployments.diagnosis.rules import BY_CODE, BY_ENGINE, tests_of
+from deployments.diagnosis.rules import BY_CODE, BY_ENGINE, index_of, tests_of
 
 BLOCK = 28 << 10  # bytes that are looked at in one go (searches in more are slower); a longer line is cut
 MAX_TEXT = 4000  # characters of one line
@@ -113,6 +113,9 @@ class Reader:
     def _look(self, lines: list[bytes], kinds: list[bytes], fresh: list[int]) -> None:
         # Frames of tracebacks are read when their error is found; of long lines the beginning tells.
         fresh = [index for index in fresh if words.FRAME not in lines[index]]
+        for index in fresh:
+            if b"\r" in lines[index]:
+                lines[index] = _pictures(lines[index], kinds[index])
         joined = b"\n".join([line if b"\r" in (line := lines[index]) else line[:MAX_LOOKED] for index in fresh])
         flood, served = self._unheard > FLOOD, self.start.served
         wanted = words.wanted(flood=flood, served=served)
@@ -154,7 +157,7 @@ class Reader:
             marked = self._mark(line, index) or marked
             took = self._error(lines, index, line) or took
         if not (marked or self._told) and len(pieces) == 1:
-            self._tire(raw, kind, line, HEAD if took else HEAD_NONE)
+            self._tire(raw, kind, line, took)
         if not (marked or took):
             self._forget(kind)
             return
@@ -165,19 +168,25 @@ class Reader:
         elif len(self._tired) < 4096 and len(kind) <= MAX_TEXT:
             self._tired[kind] = seen
 
-    def _tire(self, raw: bytes, kind: bytes, line: Line, most: int) -> None:
+    def _tire(self, raw: bytes, kind: bytes, line: Line, error: bool) -> None:
         """A flood of ever new lines that begin alike, as of failing requests, need not be looked at to its end."""
         at = raw.find(line.text[:20].encode())
-        size = len(raw[:at].translate(None, _DIGITS)) + most
-        if at < 0 or len(kind) <= size:  # a short line is a kind of its own
+        if at < 0:
             return
-        seen = self._heads.get(kind[:size], 0) + 1
-        if seen < WEARY:
-            if seen > 1 or len(self._heads) < MAX_HEADS:
-                self._heads[kind[:size]] = seen
-        elif size in self._weary_sizes or len(self._weary_sizes) < MAX_HEAD_SIZES:
-            self._weary_sizes.add(size)
-            self._weary.add(kind[:size])
+        before = len(raw[:at].translate(None, _DIGITS))
+        name = line.text[:120].partition(": ")[0].encode()
+        # Behind a process or a level the name of the error is enough, where there are very many.
+        named = len(name.translate(None, _DIGITS)) if before and b" " not in name else 0
+        for most, enough in ((HEAD, WEARY), (named, 8 * WEARY)) if error else ((HEAD_NONE, WEARY),):
+            size = before + most
+            if not most or len(kind) <= size:  # a short line is a kind of its own
+                continue
+            if len(self._heads) >= MAX_HEADS:
+                self._heads.clear()
+            seen = self._heads[kind[:size]] = self._heads.get(kind[:size], 0) + 1
+            if seen >= enough and (size in self._weary_sizes or len(self._weary_sizes) < MAX_HEAD_SIZES):
+                self._weary_sizes.add(size)
+                self._weary.add(kind[:size])
 
     # --- phases and facts ---------------------------------------------------------------------------------------------
 
@@ -357,6 +366,11 @@ class Reader:
         return texts[::-1], numbers[::-1]
 
 
+def _pictures(raw: bytes, kind: bytes) -> bytes:
+    """Of a progress bar that is drawn again and again the last picture of each kind."""
+    return b"\r".join(dict(zip(kind.split(b"\r"), raw.split(b"\r"), strict=True)).values())
+
+
 def _text(raw: bytes) -> str:
     return raw[:1000].decode("utf-8", "replace").replace("\0", " ").rstrip()
 
@@ -376,7 +390,9 @@ def _cleaned(raw: bytes) -> Line:
 @lru_cache(maxsize=512)  # workers of one engine print the same error
 def match(engine: str, text: str) -> tuple[Rule | None, dict[str, str]]:
     """The first rule that knows this text, and what its pattern found."""
-    for literal, pattern, rule in tests_of(engine or "vllm"):
+    tests = tests_of(engine or "vllm")
+    for number in index_of(engine or "vllm").of(text):
+        literal, pattern, rule = tests[number]
         if literal in text and (found := pattern.search(text)):
             return rule, {name: value for name, value in found.groupdict().items() if value is not None}
     return None, {}

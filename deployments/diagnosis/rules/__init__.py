@@ -1,6 +1,8 @@
 """All rules, in the order in which they are tried: one file per engine and family."""
 
 import re
+from collections import Counter
+from dataclasses import dataclass
 from functools import cache
 
 from deployments.diagnosis.rule import Rule
@@ -52,6 +54,46 @@ def tests_of(engine: str) -> tuple[tuple[str, re.Pattern[str], Rule], ...]:
         for literals, pattern in rule.tests
         for literal in literals
     )
+
+
+GRAM = 4  # characters; of each text that a pattern needs, this many that few other texts hold are looked up
+
+
+@dataclass(frozen=True)
+class Index:
+    """Which tests may know a text: by a piece of it, and those without a piece always. Numbers of `tests_of`."""
+
+    by_piece: dict[str, tuple[int, ...]]
+    always: frozenset[int]
+
+    def of(self, text: str) -> list[int]:
+        """In the order in which they are tried."""
+        pieces = {text[at : at + GRAM] for at in range(len(text) - GRAM + 1)}
+        found = set(self.always)
+        for piece in pieces & self.by_piece.keys():
+            found.update(self.by_piece[piece])
+        return sorted(found)
+
+
+@cache
+def index_of(engine: str) -> Index:
+    """Made once for each engine: some hundred texts are looked for in each line, and most lines hold none of them."""
+    often: Counter[str] = Counter()
+    for rule in BY_ENGINE[engine]:
+        for text in (*rule.examples, *rule.near):
+            often.update(_pieces(text))
+    by_piece: dict[str, list[int]] = {}
+    always: set[int] = set()
+    for number, (literal, _pattern, _rule) in enumerate(tests_of(engine)):
+        if len(literal) < GRAM:
+            always.add(number)
+        else:
+            by_piece.setdefault(min(_pieces(literal), key=lambda piece: often[piece]), []).append(number)
+    return Index({piece: tuple(numbers) for piece, numbers in by_piece.items()}, frozenset(always))
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[at : at + GRAM] for at in range(len(text) - GRAM + 1)]
 
 
 def versions_of(rule: Rule) -> str:

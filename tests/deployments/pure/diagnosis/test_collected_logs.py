@@ -56,6 +56,7 @@ def test_a_family_that_is_unknown_is_not_taken_for_another(monkeypatch: pytest.M
         }
         monkeypatch.setattr(rules, "BY_ENGINE", left)
         rules.tests_of.cache_clear()
+        rules.index_of.cache_clear()
         module.match.cache_clear()
         for sample in SAMPLES:
             if sample.code.startswith(f"{family}."):
@@ -64,6 +65,7 @@ def test_a_family_that_is_unknown_is_not_taken_for_another(monkeypatch: pytest.M
                     wrong.append((sample.name, sample.code, found.code))
         monkeypatch.undo()
         rules.tests_of.cache_clear()
+        rules.index_of.cache_clear()
         module.match.cache_clear()
     assert count > 60
     assert len(wrong) <= 0.12 * count, wrong

@@ -136,3 +136,37 @@ def test_an_error_after_a_flood_is_found() -> None:
     )
     found = read(flood + b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.\n")
     assert (found.code, found.root_line) == ("mem.oom_load", 20_001)
+
+
+def _requests(count: int, error: bytes) -> bytes:
+    """Failing requests, no error of which is like another."""
+    rnd = random.Random(5)
+    names = (bytes(rnd.choices(b"ghijklmnopqrstuvwxyz", k=24)) for _ in range(count))
+    return b"".join(b"(APIServer pid=1) ERROR 01-01 10:00:00 [x.py:1] %s: %s\n" % (error, name) for name in names)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        b"(EngineCore_DP0 pid=2) ERROR 01-01 10:00:00 [x.py:1] ValueError: No available memory for the cache blocks.\n",
+        b"(APIServer pid=1) ERROR 01-01 10:00:00 [x.py:1] RuntimeError: No available memory for the cache blocks.\n",
+        b"ValueError: No available memory for the cache blocks.\n",
+    ],
+    ids=["another process", "another error", "another place"],
+)
+def test_what_differs_from_a_flood_of_errors_is_looked_at(last: bytes) -> None:
+    loading = b"INFO 01-01 10:00:00 [x.py:1] Starting to load model /m...\nINFO:     Application startup complete.\n"
+    reader = Reader("vllm")
+    reader.feed(loading + _requests(4000, b"ValueError") + last)
+    reader.flush()
+    assert "mem.kv_none" in {found.rule.code for found in reader.start.all if found.rule}
+
+
+def test_of_a_bar_the_last_picture_counts() -> None:
+    shown = b"".join(
+        b"\rLoading safetensors checkpoint shards: %3d%% Completed | %d/9 [00:01<00:02]" % (n * 11, n) for n in range(8)
+    )
+    reader = Reader("vllm")
+    reader.feed(b"INFO 01-01 10:00:00 [x.py:1] Starting to load model /m...\n" + shown * 40 + b"\n")
+    load = next(phase for phase in diagnose(reader).phases if phase["code"] == "load")
+    assert (load["done"], load["total"]) == (7, 9), load

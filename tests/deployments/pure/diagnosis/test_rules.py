@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from deployments.diagnosis import phases, words
+from deployments.diagnosis import phases, rules, words
 from deployments.diagnosis.offers import CALCULATIONS
 from deployments.diagnosis.reader import match
 from deployments.diagnosis.rule import Rule, literals_of
-from deployments.diagnosis.rules import ALL, BY_CODE
+from deployments.diagnosis.rules import ALL, BY_CODE, BY_ENGINE
 
 BY_PHASE = {"mem.oom_graph", "mem.oom_runtime"}  # the same words as mem.oom_profile; the phase tells
 KINDS = {"set", "drop", "runtime", "package", "repair", "permission", "host", "model", "env"}
@@ -80,3 +80,12 @@ def test_words_that_are_looked_for_cover_the_marks_of_all_phases() -> None:
         for text in literals_of(pattern.pattern):
             covered = any(word in text.encode() for word in words.MARK_WORDS + words.ERROR_WORDS)
             assert covered or any(word in pattern.pattern for word in shown), (code, text)
+
+
+@pytest.mark.parametrize("engine", BY_ENGINE)
+def test_looking_up_pieces_finds_what_trying_all_would(engine: str) -> None:
+    texts = {text for rule in ALL for text in (*rule.examples, *rule.near)}
+    texts |= {"", "x", "no", "an error occurred", "Killed", "错误"}
+    for text in sorted(texts):
+        tried = (rule for literal, pattern, rule in rules.tests_of(engine) if literal in text and pattern.search(text))
+        assert match(engine, text)[0] is next(tried, None), text
