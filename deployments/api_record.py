@@ -1,7 +1,7 @@
 """What came of settings and starts, for programs: revisions with their numbers, golden answers, closeness."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from django.http import HttpRequest
@@ -20,10 +20,13 @@ router = Router(tags=["deployments"])
 
 
 class CameOut(Schema):
-    """The newest start that got ready. Memory is GiB of one GPU; `foreseen` is what the estimate said before it."""
+    """The newest start that got ready; where none did, the newest. Memory is GiB of one GPU; `foreseen` is what the
+    estimate said before it."""
 
     run: UUID
-    ready_s: float
+    ready_s: float | None = Field(description=_("Null: it did not get ready."))
+    outcome: Literal["", "stopped", "failed"] = Field(description=_("How it ended; empty while it goes on."))
+    reason: str = Field(description=_("The code of why it failed; empty otherwise."))
     first_answer_ms: int | None
     foreseen: dict[str, Any]
     measured: dict[str, Any] = Field(description=_("What the engine's log said."))
@@ -130,11 +133,13 @@ def _changes(before: dict[str, Any] | None, after: dict[str, Any]) -> dict[str, 
 
 
 def _came(run: Run | None) -> dict[str, Any] | None:
-    if run is None or run.ready_at is None:
+    if run is None:
         return None
     return {
         "run": run.pk,
-        "ready_s": round((run.ready_at - run.created_at).total_seconds(), 1),
+        "ready_s": round((run.ready_at - run.created_at).total_seconds(), 1) if run.ready_at else None,
+        "outcome": run.outcome,
+        "reason": str(run.reason.get("code") or "") if run.outcome == "failed" else "",
         "first_answer_ms": (run.answer or {}).get("latency_ms"),
         "foreseen": run.foreseen,
         "measured": run.measured,

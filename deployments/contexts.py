@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from deployments import checking, contact, contexts_failed, contexts_fixes, describing, queries, remedies, stalls
-from deployments.contexts_measured import came_of, compared, note_of
+from deployments.contexts_measured import came_of, compared, note_of, other_answers
 from deployments.contexts_revisions import revisions
 from deployments.contexts_run import (
     badge,
@@ -63,9 +63,10 @@ def look_of(row: Deployment) -> str:
 
 def detail(
     row: Deployment, *, may_operate: bool, may_delete: bool, may_ask: bool, may_edit: bool, part: str | None = None,
-    actor: Any = None,
+    actor: Any = None, before: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """`part`: only that is shown, so what it does not show is not made. `actor` is who looks."""
+    """`part`: only that is shown, so what it does not show is not made. `actor` is who looks; `before`: the settings
+    with a smaller number are listed."""
     run, kind = row.run, kind_of(row)
     context: dict[str, Any] = {
         "section": "deployments",
@@ -86,11 +87,12 @@ def detail(
         "can_start": may_operate and (kind in ("failed", "stopped") or row.desired == Desired.STOPPED),
         "can_restart": may_operate and kind == "ready",
         "runs": [run_row(r) for r in queries.runs_of(row)[:RUNS_SHOWN]],
-        "revisions": [{**each, "came": came_of(each["run"])} for each in revisions(row)],
         "can_go_back": may_edit,
         "can_change": may_edit and row.desired == Desired.RUNNING,
         "can_fix": may_edit and may_operate,
     }
+    if part is None:
+        context |= settings_had(row, before)
     if run is not None:
         context["process"] = process(run)
         if kind != "moving" or run.ended_at is None:  # the log of an earlier start is in its record
@@ -104,6 +106,12 @@ def detail(
     elif run is not None:
         context["proof"] = _proof(run)
     return context
+
+
+def settings_had(row: Deployment, before: int | None) -> dict[str, Any]:
+    """The settings that it had, each with what came of it."""
+    found = revisions(row, before)
+    return {**found, "revisions": [{**each, "came": came_of(each["run"])} for each in found.get("revisions", [])]}
 
 
 def _summary(row: Deployment) -> list[str]:
@@ -252,6 +260,7 @@ def ready(row: Deployment, run: Run) -> dict[str, Any]:
         "numbers": numbers(run),
         "compared": compared(run),
         "learned_note": note_of(run),
+        "other_answers": other_answers(row, run.revision.number),
     }
 
 

@@ -10,6 +10,7 @@ from deployments import golden, measured, measured_runs, revisions
 from deployments.contexts_revisions import changes_between
 from deployments.models import Deployment, Revision, Run
 from deployments.spec import DeploymentSpec
+from deployments.wording import words
 from models_catalog.estimate.plan import Reason
 from models_catalog.estimate.words import say
 from panel.core.numbers import approx, duration, gib, ngroup
@@ -96,8 +97,9 @@ def corrected_by(launches: int) -> str:
 # --- settings beside each other ---------------------------------------------------------------------------------------
 
 
-def came_of(run: Run | None) -> dict[str, str]:
-    """Room, start and first answer of the newest start with these settings; foreseen values have ≈."""
+def came_of(run: Run | None) -> dict[str, Any]:
+    """Room, start and first answer of a start with these settings; foreseen values have ≈. `ended` where it never got
+    ready: its badge and why."""
     if run is None:
         return {}
     after, before = run.measured, run.foreseen
@@ -114,7 +116,18 @@ def came_of(run: Run | None) -> dict[str, str]:
         "usual": approx(duration(before["start_s"])) if before.get("start_s") is not None else "",
         "answer": _("%(ms)s ms") % {"ms": ngroup(took)} if took is not None else "",
         "url": reverse("run", args=[run.pk]),
+        "ended": _ended(run) if run.ready_at is None else None,
     }
+
+
+def _ended(run: Run) -> dict[str, str]:
+    """What became of a start that did not get ready."""
+    if run.ended_at is None:
+        return {"kind": "busy", "word": _("Starting"), "why": ""}
+    if run.outcome != "failed":
+        return {"kind": "off", "word": _("Stopped"), "why": ""}
+    why = words(run.reason)
+    return {"kind": "bad", "word": _("Failed"), "why": why.text if why else ""}
 
 
 def compare(row: Deployment, old: Revision, new: Revision, *, may_edit: bool) -> dict[str, Any]:
@@ -171,6 +184,32 @@ def answers(row: Deployment, *, may_edit: bool, texts: list[str] | None = None) 
         "longest": golden.LONGEST,
         "may_edit": may_edit,
     }
+
+
+SETTINGS_BEFORE = 20  # of which answers are compared with those of now
+
+
+def other_answers(row: Deployment, number: int) -> dict[str, str] | None:
+    """That golden questions are answered otherwise than before these settings, or this engine; None where they are
+    not. One query."""
+    found = revisions.differing(row, range(number - SETTINGS_BEFORE, number + 1)).get(number)
+    if found is None or not found.differ:
+        return None
+    url = reverse("deployment-answers", args=[row.pk])
+    if found.version:
+        text = ngettext(
+            "%(differ)s of %(both)s golden answers differs from that of version %(than)s of the engine.",
+            "%(differ)s of %(both)s golden answers differ from those of version %(than)s of the engine.",
+            found.differ,
+        )
+        return {"url": url, "text": text % {"differ": found.differ, "both": found.both, "than": found.version}}
+    text = ngettext(
+        "%(differ)s of %(both)s golden answers differs from settings %(than)s.",
+        "%(differ)s of %(both)s golden answers differ from settings %(than)s.",
+        found.differ,
+    )
+    url = f"{reverse('deployment-compare', args=[row.pk])}?a={found.than}&b={number}"
+    return {"url": url, "text": text % {"differ": found.differ, "both": found.both, "than": found.than}}
 
 
 # --- all starts -------------------------------------------------------------------------------------------------------

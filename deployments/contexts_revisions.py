@@ -16,15 +16,24 @@ from panel.fleet.wording import engine
 SHOWN = 10
 
 
-def revisions(row: Deployment) -> list[dict[str, Any]]:
-    """The newest settings first, each with what it changed and the newest start that got ready with it. Empty while
-    there is only one. Three queries."""
-    rows = list(row.revisions.order_by("-number")[: SHOWN + 1])
-    if len(rows) < 2:
-        return []
+def revisions(row: Deployment, before: int | None = None) -> dict[str, Any]:
+    """The newest settings first, or the newest before a number: each with what it changed and the start that tells
+    most of it. Nothing while there is only one. Four queries."""
+    found = row.revisions.all() if before is None else row.revisions.filter(number__lt=before)
+    rows = list(found.order_by("-number")[: SHOWN + 1])
+    if before is None and len(rows) < 2:
+        return {}
+    older = rows[SHOWN - 1].number if len(rows) > SHOWN else None
+    return {"revisions": _rows(row, rows), "older_settings": older, "newest_settings": before is not None}
+
+
+def _rows(row: Deployment, rows: list[Revision]) -> list[dict[str, Any]]:
     specs = [DeploymentSpec.model_validate(revision.spec) for revision in rows]
     engines = _engines({spec.runtime_id for spec in specs if spec.runtime_id is not None})
     starts = store.best_starts(rows[:SHOWN])
+    said = store.differing(row, [revision.number for revision in rows])
+    if not rows:
+        return []
     befores: list[DeploymentSpec | None] = [*specs[1:], None]
     return [
         {
@@ -34,6 +43,7 @@ def revisions(row: Deployment) -> list[dict[str, Any]]:
             "first": before is None and revision.number == 1,
             "before": before is not None and revision.number - 1,
             "run": starts.get(revision.pk),
+            "said": said.get(revision.number),
         }
         for revision, spec, before in zip(rows, specs, befores, strict=True)
     ][:SHOWN]

@@ -1,8 +1,11 @@
-"""What came of each settings of a deployment: the newest start that got ready, and what its golden questions gave."""
+"""What came of each settings of a deployment: the start that tells most, and what its golden questions gave."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
+
+from django.db.models import F
 
 from deployments.models import Deployment, Revision, Run
 from panel.core.errors import NotFound
@@ -12,15 +15,15 @@ COLUMNS = 6  # kinds of starts whose answers stand side by side
 LOOKED_AT = 200  # newest starts among which they are looked for
 OF_RUN = (
     "created_at", "ready_at", "foreseen", "measured", "answer", "golden", "engine_version", "number", "revision_id",
-    "deployment_id", "host_name", "placement",
+    "deployment_id", "host_name", "placement", "outcome", "reason", "ended_at",
 )  # fmt: skip
 
 
 def best_starts(revisions: Iterable[Revision]) -> dict[int, Run]:
-    """{revision: its newest start that got ready}. One query."""
-    rows = Run.objects.filter(revision__in=[revision.pk for revision in revisions], ready_at__isnull=False)
-    newest = rows.order_by("revision_id", "-created_at").distinct("revision_id").only(*OF_RUN)
-    return {run.revision_id: run for run in newest}
+    """{revision: its newest start that got ready; where none did, its newest}. One query."""
+    rows = Run.objects.filter(revision__in=[revision.pk for revision in revisions])
+    order = rows.order_by("revision_id", F("ready_at").desc(nulls_last=True), "-created_at")
+    return {run.revision_id: run for run in order.distinct("revision_id").only(*OF_RUN)}
 
 
 def pair(row: Deployment, first: int | None, second: int | None) -> tuple[Revision, Revision]:
@@ -96,6 +99,41 @@ def answers(row: Deployment, numbers: Iterable[int] | None = None) -> Table:
             columns[kind] = Column(run, *kind)
     order = sorted(columns.values(), key=lambda column: column.revision) if numbers is not None else columns.values()
     return _table(tuple(order))
+
+
+@dataclass(frozen=True)
+class Differing:
+    """Of `both` questions answered then and now, `differ` were answered otherwise than by settings `than`.
+
+    `version` is the engine's of then, where these are the same settings on another version.
+    """
+
+    differ: int
+    both: int
+    than: int
+    version: str = ""
+
+
+def differing(row: Deployment, numbers: Iterable[int]) -> dict[int, Differing]:
+    """{settings: how their newest golden answers compare with those of the kind of start before them}. One query.
+
+    Only settings among `numbers` are looked at; what has nothing before it is left out.
+    """
+    asked = Run.objects.filter(deployment=row, revision__number__in=list(numbers), golden__has_key="answers")
+    kinds = asked.order_by("revision__number", "engine_version", "-created_at")
+    told = kinds.distinct("revision__number", "engine_version")
+    found = told.values_list("revision__number", "created_at", "engine_version", "golden__answers")
+    rows = sorted((each for each in found if each[3]), key=lambda each: each[:2])
+    pairs = pairwise(rows)
+    return {new[0]: _differing(old, new) for old, new in pairs}  # of several versions the newest counts
+
+
+def _differing(old: tuple[Any, ...], new: tuple[Any, ...]) -> Differing:
+    before = {each["question"]: each["answer"] for each in old[3] if each["answer"] is not None}
+    both = [(before[each["question"]], each["answer"]) for each in new[3] if each["question"] in before]
+    answered = [pair for pair in both if pair[1] is not None]
+    version = old[2] if old[0] == new[0] else ""
+    return Differing(sum(then != now for then, now in answered), len(answered), old[0], version)
 
 
 def _table(columns: tuple[Column, ...]) -> Table:

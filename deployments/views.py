@@ -32,6 +32,7 @@ from deployments.models import Deployment
 from deployments.spec import DeploymentSpec
 from deployments.startable import NeverStarts
 from deployments.views_check import looked, warnings_of
+from deployments.views_record import number
 from models_catalog.shelf import NotApproved
 from panel.accounts.access import can
 from panel.accounts.guard import right
@@ -216,7 +217,9 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
         "may_edit": can(request.actor, "deployments.edit"),
     }
     part = request.GET.get("part")
-    context = contexts.detail(row, **rights, part=part if is_htmx(request) else None, actor=request.actor)
+    before = number(request, "before")
+    alone = part if is_htmx(request) else None
+    context = contexts.detail(row, **rights, part=alone, actor=request.actor, before=before)
     return page(request, "deployments/detail.html", {**context, "part": part}, parts=["live"])
 
 

@@ -15,7 +15,8 @@ from panel.core.pages import form_again, go, page
 MOST_NUMBER = 2**31 - 1
 
 
-def _number(request: HttpRequest, name: str) -> int | None:
+def number(request: HttpRequest, name: str) -> int | None:
+    """A number in the address; None where it is none."""
     text = request.GET.get(name, "")
     return min(int(text), MOST_NUMBER) if text.isascii() and text.isdecimal() and len(text) < 12 else None
 
@@ -25,7 +26,7 @@ def _number(request: HttpRequest, name: str) -> int | None:
 def compare(request: HttpRequest, pk: int) -> HttpResponse:
     """Two settings side by side; without numbers the newest and the one before."""
     row = queries.one(pk)
-    old, new = revisions.pair(row, _number(request, "a"), _number(request, "b"))
+    old, new = revisions.pair(row, number(request, "a"), number(request, "b"))
     context = contexts_measured.compare(row, old, new, may_edit=can(request.actor, "deployments.edit"))
     return page(request, "deployments/compare.html", context)
 

@@ -62,6 +62,23 @@ def deployment_tuned() -> str:
     return f"/deployments/{tuned().pk}/"
 
 
+@case("deployment-tried")
+def deployment_tried() -> str:
+    """Settings that failed and some that were never started stand among the others."""
+    row = tuned()
+    serving = row.run_id
+    for number, length in enumerate((65_536, 131_072), row.revision.number + 1):
+        spec = {**row.revision.spec, "options": {"max_model_len": length}}
+        made = Revision.objects.create(deployment=row, number=number, spec=spec, created_by="maria")
+        if length == 65_536:
+            kept = {"revision": made, "ready_at": None, "answer": None, "golden": {}, "measured": {}}
+            why = {"code": "exit.code", "params": {"exit_code": 1}}
+            run = start(row, row.run.copy, ago=300, foreseen={**FORESEEN, "concurrency": 3.9}, **kept)
+            Run.objects.filter(pk=run.pk).update(ended_at=timezone.now(), outcome="failed", reason=why)
+    Deployment.objects.filter(pk=row.pk).update(run=serving)
+    return f"/deployments/{row.pk}/"
+
+
 @case("deployment-compare")
 def deployment_compare() -> str:
     return f"/deployments/{tuned().pk}/settings/compare"

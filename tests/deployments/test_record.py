@@ -235,6 +235,67 @@ def test_two_settings_side_by_side(row: Deployment, copy: Copy) -> None:
     assert "Go back to these" in page(as_role("operator"), "deployment-compare", row.pk)
 
 
+FAILED = {
+    "ready_at": None, "answer": None, "measured": {}, "outcome": "failed",
+    "reason": {"code": "start.exited", "params": {}},
+}  # fmt: skip
+
+
+def test_settings_that_never_got_ready_tell_what_was_foreseen_and_how_they_failed(row: Deployment, copy: Copy) -> None:
+    start(row, copy)
+    second(row, max_model_len=2048)
+    second(row, max_model_len=1024)
+    told = {**FORESEEN, "concurrency": 117.2}
+    run = start(row, copy, revision=row.revisions.get(number=2), foreseen=told, **FAILED)
+    text = page(as_role("operator"), "deployment", row.pk)
+    had = text[text.index('id="rv-h"') :]
+    assert "≈ 117" in had and "Failed" in had and reverse("run", args=[run.pk]) in had and "never started" in had
+    text = page(as_role("operator"), "deployment-compare", row.pk, query="?a=1&b=2")
+    assert "≈ 117" in text and "Failed" in text
+    client = program(User.objects.create_user(username="op", role="operator"))
+    came = client.get(f"/api/v1/deployments/{row.pk}/revisions").json()["items"][1]["came"]
+    assert (came["ready_s"], came["outcome"], came["reason"]) == (None, "failed", "start.exited")
+    assert came["foreseen"]["concurrency"] == 117.2
+    # One that got ready tells more than a failure after it.
+    start(row, copy, revision=row.revisions.get(number=1), **FAILED)
+    assert revisions.best_starts(row.revisions.all())[row.revisions.get(number=1).pk].ready_at is not None
+
+
+def test_older_settings_are_a_click_away(row: Deployment, copy: Copy) -> None:
+    start(row, copy)
+    for number in range(12):
+        second(row, max_model_len=1000 + number)
+    client = as_role("operator")
+    text = page(client, "deployment", row.pk)
+    assert ">No. 13<" in text and ">No. 4<" in text and ">No. 3<" not in text and "?before=4#rv-h" in text
+    text = page(client, "deployment", row.pk, query="?before=4")
+    assert ">No. 3<" in text and ">No. 1<" in text and ">No. 4<" not in text
+    assert "Older settings" not in text and "Newest settings" in text and "the first" in text
+    for odd in ("?before=1", "?before=0", "?before=x", "?before=99999999999"):
+        assert client.get(reverse("deployment", args=[row.pk]) + odd).status_code == 200
+
+
+def test_answers_that_differ_are_told_where_people_look(row: Deployment, copy: Copy) -> None:
+    asked(start(row, copy), "42", "Mercury", "RED GREEN BLUE")
+    client = as_role("viewer")
+    second(row, max_model_len=2048)
+    run = start(row, copy, revision=row.revision)
+    builders.ready(row, run)
+    asked(run, "42", "Venus", "RED GREEN BLUE")
+    text = page(client, "deployment", row.pk)
+    assert text.count("1 of 3 golden answers differs from settings 1") == 2
+    assert text.count(f"{reverse('deployment-compare', args=[row.pk])}?a=1&amp;b=2") == 3  # and what changed
+    asked(run, "42", "Mercury", "RED GREEN BLUE")
+    assert "golden answers diff" not in page(client, "deployment", row.pk)
+
+
+def test_the_same_settings_on_another_engine_are_compared_too(row: Deployment, copy: Copy) -> None:
+    asked(start(row, copy, engine_version="0.31.0"), "42", "Mercury")
+    asked(start(row, copy, engine_version="0.32.0"), "41", "Venus", "RED")
+    assert revisions.differing(row, [1]) == {1: revisions.Differing(2, 2, 1, "0.31.0")}
+    assert revisions.differing(row, [2]) == {}
+
+
 @pytest.mark.parametrize("query", ["?a=9&b=1", "?a=1&b=1", "?a=99999999999999999999"])
 def test_settings_that_are_not_there(row: Deployment, query: str) -> None:
     second(row, max_model_len=2048)
@@ -339,6 +400,9 @@ def test_the_api_tells_the_same(row: Deployment, copy: Copy) -> None:
     where = f"/api/v1/deployments/{row.pk}"
     newest, first = client.get(f"{where}/revisions").json()["items"]
     assert (newest["number"], newest["current"], newest["came"]) == (2, True, None)
+    assert (first["came"]["ready_s"] is not None, first["came"]["outcome"], first["came"]["reason"]) == (
+        True, "stopped", "",
+    )  # fmt: skip
     assert newest["changes"] == {"options.max_model_len": [None, 2048]}
     assert (first["changes"], first["came"]["measured"]) == ({}, MEASURED)
     assert first["came"]["first_answer_ms"] == 84
