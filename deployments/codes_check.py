@@ -82,6 +82,10 @@ CHECKS: dict[str, Pair] = {
         _("The engine was not asked: it needs a description of this file, which the first start makes."),
         "",
     ),
+    "check.host_then": (
+        _("The host told this with an earlier answer of the engine (%(when)s)."),
+        _("Check again to have it measured now. A newer agent tells it all the time; the page of the host offers it."),
+    ),
     "check.small_shm": (
         _("The host has %(free_mib:gib)s of shared memory; several GPUs need at least %(need_mib:gib)s."),
         _("They exchange data there. In a container, start it with more shared memory (--shm-size or --ipc=host)."),

@@ -100,10 +100,12 @@ def _page(fix: Fix) -> dict[str, str]:
 
 def _known(finding: Finding) -> dict[str, Any]:
     reason = finding.reason
-    if finding.code != failed_here.CODE:
-        return reason
     params = reason["params"]
-    told = {"said": gettext(params["said"]).rstrip("."), "when": ago(datetime.fromisoformat(params["at"]))}
+    if "at" not in params:
+        return reason
+    told = {"when": ago(datetime.fromisoformat(params["at"]))}
+    if finding.code == failed_here.CODE:
+        told["said"] = gettext(params["said"]).rstrip(".")
     return {**reason, "params": {**params, **told}}
 
 

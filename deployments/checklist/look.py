@@ -9,7 +9,7 @@ from typing import Any
 from django.utils import timezone
 
 from deployments import around_now, patching, preflight, queries, remedies, run_secrets
-from deployments.checklist import engine, failed_here, leads, static
+from deployments.checklist import engine, failed_here, leads, on_host, static
 from deployments.checklist.findings import Finding, Part, Verdict, verdict, warnings
 from deployments.mending import turn
 from deployments.mending.around import Around
@@ -71,18 +71,27 @@ def look(
         check.placement, check.reason, check.changes, leads.surer(check, spec, name, fleet), leads.may_name(actor)
     )
     plan = [replace(one, fixes=leads.linked(one.fixes)) for one in plan]
-    on_host = leads.on_host(static.of_host(said.host, len(check.gpus)), check.host)
     return CheckList(
         (
             Part("files", tuple(_files(check, spec, around))),
             Part("settings", tuple(settings), skipped=check.runtime is None and not settings),
             Part("plan", tuple(plan), skipped=check.reason.get("code") == length.CODE),
             _engine_part(check, said, before),
-            Part("host", on_host, waits=said.state == "running",
-                 skipped=not said.host),
+            _host_part(check, spec, said, job),
         ),
         check,
     )  # fmt: skip
+
+
+def _host_part(check: Check, spec: DeploymentSpec, said: engine.Outcome, job: Job | None) -> Part:
+    """By what the host reports now; of an older agent by what it told with the engine's answer."""
+    facts = check.host.facts if check.host is not None else {}
+    told = on_host.told(facts, said.host, job.ended_at if job is not None else None, spec.env)
+    found = on_host.findings(told, len(check.gpus), timezone.now())
+    waits = said.state == "running" and not told.values
+    if found:
+        found = [one if one.level == "note" else leads.on_host((one,), check.host)[0] for one in found]
+    return Part("host", tuple(found), waits=waits, skipped=not told.values)
 
 
 def _accepted(fixes: Iterable[Fix], spec: DeploymentSpec, name: str, fleet: preflight.Fleet | None) -> tuple[Fix, ...]:

@@ -21,12 +21,15 @@ PARTS = 20  # so often in each phase a progress is news, and a row
 SKEW_S = 1.0  # a clock's difference that moved less is the same
 FAR_MIB, FAR_SHARE = 128, 0.02  # figures that moved less from what the row says are near enough for it
 
+ROOM = ("shm_mib", "log_mib", "cache_mib")  # what is free of it now
+
 _REPORT = {"sent_at": True, "seq": True, "round_trip_s": True, "rev": True, "facts": True, "instance": True}
 _GPU_MOVES = {"used_mib", "utilisation_pct", "temperature_c", "power_w", "processes"}
 _FACTS: dict[str, Any] = {
     "ram_available_mib": True,
     "boot_time": True,  # derived from the clock, so it trembles; boot_id tells a restart
     "disks": {"__all__": {"free_mib"}},
+    **dict.fromkeys(ROOM, True),
     "gpus": {"__all__": _GPU_MOVES},
 }
 
@@ -80,6 +83,7 @@ def figures(facts: wire.HostFacts) -> dict[str, int]:
     """The moving figures that decide where something starts, by name; MiB."""
     found = {"ram": facts.ram_available_mib}
     found |= {f"disk {disk.path}": disk.free_mib for disk in facts.disks}
+    found |= {name: free for name in ROOM if (free := getattr(facts, name)) is not None}
     for gpu in facts.gpus:
         found[gpu.uuid] = gpu.used_mib
         found |= {f"{gpu.uuid} {p.pid} {p.job_id or ''}": p.used_mib or 0 for p in gpu.processes}
@@ -126,7 +130,7 @@ def _facts(facts: wire.HostFacts, at: float) -> dict[str, Any]:
     disks = [disk.model_dump(mode="json") for disk in facts.disks]
     return {
         "at": at,
-        "host": {"ram_available_mib": facts.ram_available_mib, "disks": disks},
+        "host": {"ram_available_mib": facts.ram_available_mib, "disks": disks, **{k: getattr(facts, k) for k in ROOM}},
         "gpus": {
             gpu.uuid[:80]: {
                 "used_mib": gpu.used_mib,

@@ -215,6 +215,12 @@ class HostFacts(Message):
     allow_install: bool = True  # False: the host's owner forbids installs and removals
     allow_download: bool = True  # False: the host's owner forbids downloads
     allow_delete: bool = True  # False: the host's owner forbids that models are deleted
+    # What a start needs beside memory, free now: shared memory, the disks of its log and of what its engine compiles;
+    # and how many files a program may open, -1: no limit. None: an older agent, or it cannot be told.
+    shm_mib: int | None = None
+    log_mib: int | None = None
+    cache_mib: int | None = None
+    open_files: int | None = None
 
 
 class Refusal(Message):

@@ -20,6 +20,8 @@ def test_this_host(tmp_path: Path) -> None:
     assert [disk.path for disk in found.disks] == [str(tmp_path)]  # one file system, once
     assert found.disks[0].free_mib <= found.disks[0].total_mib
     assert found.gpu_error == "driver_missing" and found.gpus == []
+    assert found.open_files and None not in (found.shm_mib, found.log_mib, found.cache_mib)
+    assert found.log_mib is not None and found.log_mib <= found.disks[0].free_mib + 1024
     assert found.boot_time < found.agent_started and set(found.cpu_flags) <= set(facts.CPU_FLAGS)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.urls import reverse
+from django.utils import timezone
 
 from deployments import contexts_check, preflight
 from deployments.checklist.findings import Finding
@@ -13,7 +15,7 @@ from deployments.checklist.look import CheckList, look
 from deployments.patching import apply
 from deployments.spec import DeploymentSpec
 from models_catalog.models import Artifact, Copy
-from panel.fleet.models import Gpu, Reservation
+from panel.fleet.models import Gpu, Host, Job, Reservation
 from tests.deployments import builders
 from tests.deployments.pure.plans import CARDS, model
 from tests.deployments.test_check import PASSED, answer
@@ -111,3 +113,21 @@ def test_what_is_mended_elsewhere_has_its_page() -> None:
     assert shown(found, "check.few_files")["fixes"][0]["page"] == reverse("host", args=[copy.host_id])
     assert reverse("models") in [fix["page"] for fix in shown(found, "check.no_chat_template")["fixes"]]
     assert shown(found, "missing_tokenizer")["fixes"][0]["page"] == reverse("model", args=[copy.artifact.model_id])
+
+
+def test_the_disks_are_those_of_the_newest_report() -> None:
+    """Also where nobody asked the engine, and where its answer is days old."""
+    copy = builders.make_copy(builders.make_host())
+    spec = DeploymentSpec(artifact_id=copy.artifact_id)
+    assert look(spec, name="soon", ask=False).parts[4].state == "skipped"
+    look(spec, name="soon")
+    job = answer(PASSED)
+    Job.objects.filter(pk=job.pk).update(ended_at=timezone.now() - timedelta(days=3))
+    found = look(spec, name="soon", ask=False)
+    assert shown(found, "check.host_then")["message"] and found.verdict == "passed"
+    Host.objects.update(
+        facts={**copy.host.facts, "log_mib": 10, "cache_mib": 90_000, "shm_mib": 9000, "open_files": -1}
+    )
+    found = look(spec, name="soon", ask=False)
+    assert [one.code for one in found.parts[4].findings] == ["check.disk_log"]
+    assert shown(found, "check.disk_log")["fixes"][0]["page"] == reverse("host", args=[copy.host_id])

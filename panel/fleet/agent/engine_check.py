@@ -7,14 +7,12 @@ rules that the agent applied to the order (guard.py), and one at a time: importi
 from __future__ import annotations
 
 import os
-import resource
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from panel.fleet.agent import flag_schema, guard
+from panel.fleet.agent import facts, flag_schema, guard
 from panel.fleet.agent.check_script import SAYS
 from panel.fleet.agent.config import Config
 from panel.fleet.agent.guard import Refused
@@ -28,7 +26,6 @@ LIMIT_S = 150.0  # of one check: importing an engine from a slow disk takes a mi
 WAIT_S = 100.0  # for another one on this host
 MOST_OUTPUT = 48 << 10  # characters of what the engine said that travel with the verdict
 LITTLE = 8 << 10  # where nothing has to be explained
-MIB = 1 << 20
 
 
 def check(settings: Config, task: CheckTask, folder: Path) -> JobResult:
@@ -73,21 +70,11 @@ def _ended(code: int, said: str) -> dict[str, Any]:
 
 
 def host(folder: Path, env: Mapping[str, str]) -> dict[str, Any]:
-    """What a start needs of this host beside memory: shared memory, open files, room for log and compiled kernels."""
-    cache = env.get("VLLM_CACHE_ROOT") or env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or "/") / ".cache")
-    disks = {"log": _free_mib(folder), "cache": _free_mib(Path(cache))}
+    """What a start with this environment needs of this host beside memory."""
+    room = facts.start_room(folder, env)
+    disks = {"log": room["log_mib"], "cache": room["cache_mib"]}
     return {
-        "shm_mib": _free_mib(Path("/dev/shm")),
-        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[1],  # an engine raises its own limit up to this
+        "shm_mib": room["shm_mib"],
+        "open_files": room["open_files"],
         "disks": {name: free for name, free in disks.items() if free is not None},
     }
-
-
-def _free_mib(path: Path) -> int | None:
-    """MiB free where this path is or would be; None where that cannot be told."""
-    for place in (path, *path.parents):
-        try:
-            return shutil.disk_usage(place).free // MIB
-        except OSError:
-            continue
-    return None

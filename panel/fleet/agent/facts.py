@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 import platform
+import resource
+import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -145,6 +147,27 @@ def disks(paths: Iterable[Path]) -> list[Disk]:
     return list(found.values())
 
 
+def start_room(folder: Path, env: Mapping[str, str]) -> dict[str, int | None]:
+    """What a start needs beside memory: shared memory, open files, room for its log and for compiled kernels."""
+    cache = env.get("VLLM_CACHE_ROOT") or env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or "/") / ".cache")
+    return {
+        "shm_mib": free_mib(Path("/dev/shm")),
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[1],  # an engine raises its own limit up to this
+        "log_mib": free_mib(folder),
+        "cache_mib": free_mib(Path(cache)),
+    }
+
+
+def free_mib(path: Path) -> int | None:
+    """MiB free where this path is or would be; None where that cannot be told."""
+    for place in (path, *path.parents):
+        try:
+            return shutil.disk_usage(place).free // MIB
+        except OSError:
+            continue
+    return None
+
+
 STARTED = time.time()
 
 
@@ -178,4 +201,5 @@ def collect(
         asks_engines=list(ASKED_PATHS),
         engine_folder=str(engines or ""),
         allow_install=allow_install,
+        **start_room(folder, os.environ),
     )
