@@ -38,6 +38,21 @@ FOUND: dict[str, Pair] = {
             "full."
         ),
     ),
+    "serve.creeping_gpu": (
+        _("Its GPU memory grows and grows: from %(from_mib:gib)s to %(to_mib:gib)s."),
+        _(
+            "An engine takes its memory when it starts; this comes on top. Restart it at a quiet time, before the "
+            "GPU's memory is full."
+        ),
+    ),
+    "serve.role_markers": (
+        _("Its answers show “%(marker)s”."),
+        _(
+            "Such marks tell a model who speaks, and belong in no answer. It may go on talking for both sides. The "
+            "pattern by which messages are put to the model (the chat template) does not fit it, or the model was "
+            "not taught to chat."
+        ),
+    ),
     "serve.preempting": (
         _("Requests are set back and start over: %(count)s times in five minutes."),
         _("More conversations run at once than the memory for them holds (the KV cache). Answers are right, and slow."),

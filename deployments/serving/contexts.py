@@ -7,7 +7,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from deployments.diagnosis.serving import Window
+from deployments.diagnosis.serving_window import Window
 from deployments.fix_words import in_sentences
 from deployments.mending.fix import Fix
 from deployments.models import Deployment, Run

@@ -13,8 +13,8 @@ from typing import Any
 from django.conf import settings
 
 from deployments import events
-from deployments.diagnosis import serving
-from deployments.diagnosis.serving import Symptom, Window
+from deployments.diagnosis import markers, serving, serving_memory
+from deployments.diagnosis.serving_window import Facts, Symptom, Window
 from deployments.models import Deployment, Run
 from deployments.serving import fixes, live_probe, liveness
 from deployments.states import Desired, State
@@ -29,7 +29,7 @@ _due = 0.0  # on the monotonic clock of this process
 READ = (
     "name", "state", "state_since", "run_id", "revision__spec",
     *(f"run__{name}" for name in ("deployment_id", "ready_at", "findings", "live", "placement", "parser", "answer",
-                                  "job_id", "host_id", "ended_at", "host__is_local", "host__lost_at")),
+                                  "golden", "job_id", "host_id", "ended_at", "host__is_local", "host__lost_at")),
 )  # fmt: skip
 
 
@@ -67,31 +67,45 @@ def serving_rows() -> Iterable[Deployment]:
 # --- findings ---------------------------------------------------------------------------------------------------------
 
 
-def facts_of(row: Deployment, now: float) -> serving.Facts:
+def facts_of(row: Deployment, now: float) -> Facts:
     """What is known of a run beside its points."""
     run, spec = row.run, row.revision.spec
     on_gpu = run.placement.get("device") == "gpu"
     live = liveness.of_this(run.live, row.state_since.timestamp(), now)
     since = live.get("failing_since")
     shown = since is not None and now - since >= live_probe.rhythm(str(run.placement.get("device"))).shown_s
-    reserve = sum(mib for device, mib in run.placement.get("reserve") or [] if device is None)
-    return serving.Facts(
+    reserve = run.placement.get("reserve") or []
+    planned = sum(mib for device, mib in reserve if device is None)
+    planned_gpu = sum(mib for device, mib in reserve if device is not None)
+    return Facts(
         now=now,
         ready_at=run.ready_at.timestamp(),
         on_gpu=on_gpu,
         max_num_seqs=(spec.get("options") or {}).get("max_num_seqs"),
-        planned_rss_mib=reserve or None,
+        planned_rss_mib=planned or None,
+        planned_gpu_mib=planned_gpu or None,
+        cards_mib=int(planned_gpu / (run.placement.get("utilisation") or 1)) or None,
         classes=run.parser.get("classes") or {},
         silent_since=since if shown else None,
         silent_times=int(live.get("misses") or 0),
+        slip=_slip(run),
+        slip_since=run.ready_at.timestamp(),
     )
+
+
+def _slip(run: Run) -> dict[str, Any] | None:
+    """A sign in the answers of this start that the chat template does not fit the model."""
+    answer = run.answer or {}
+    if not str(answer.get("path", "")).endswith("/chat/completions"):
+        return None  # without a template there is none that could be wrong
+    return markers.first_slip([answer, *run.golden.get("answers", [])])
 
 
 def _note_findings(row: Deployment, points: list[Point], now: float) -> None:
     run, kept = row.run, row.run.findings
     facts, before = facts_of(row, now), [found_of(each) for each in kept.get("found", [])]
     window = Window(points, now)
-    base = serving.base_of(window, facts, kept.get("base") or {})
+    base = serving_memory.base_of(window, facts, kept.get("base") or {})
     found = serving.judge(points, facts, before, base)
     known = {each["code"]: each.get("fix") for each in kept.get("found", [])}
     said = [{**asdict(each), "fix": known.get(each.code) or _fix(row, each, known)} for each in found]

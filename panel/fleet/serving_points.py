@@ -33,7 +33,8 @@ def new_point(status: wire.JobStatus, before: Mapping[str, Any], report: wire.Re
         return None
     kept = math.ceil(SPAN_S / (seen.at - last)) if last is not None and seen.at > last else MOST
     age = min(LASTS_S, max(0.0, report.sent_at - seen.at))  # both by the host's clock, however wrong that is
-    measured = {"rss_mib": status.rss_mib, "processes": status.processes, "gpu_pct": _gpu_pct(report, status.id)}
+    measured = {"rss_mib": status.rss_mib, "processes": status.processes, "gpu_mib": status.gpu_used_mib}
+    measured["gpu_pct"] = _gpu_pct(report, status.id)
     return New(Point.of(seen, round(now - age, 3), **measured), min(MOST, max(LEAST, kept)))
 
 

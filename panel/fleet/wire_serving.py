@@ -80,6 +80,7 @@ class Point:
     rss_mib: int | None = None
     gpu_pct: float | None = None  # of the GPUs that hold its processes, the mean
     processes: int | None = None
+    gpu_mib: int | None = None  # what its processes hold of GPUs
 
     def pack(self) -> list[Any]:
         """As a JSON list."""

@@ -86,6 +86,27 @@ def test_a_finding_is_kept_with_a_change_that_the_planner_accepts(row: Deploymen
     assert found(row) == []
 
 
+SPEAKS_ON = {"question": "What is 17 + 25?", "answer": "42<|im_end|>\n<|im_start|>user\nAnd 3 + 4?"}
+
+
+@pytest.mark.parametrize("kept", ["answer", "golden"])
+def test_marks_of_who_speaks_in_its_answers_are_found(row: Deployment, broker: redis.Redis, kept: str) -> None:
+    well = {"question": "Hello?", "answer": "Hello!", "path": "/v1/chat/completions"}
+    values = {"answer": {**well, **SPEAKS_ON}} if kept == "answer" else {"golden": {"answers": [SPEAKS_ON]}}
+    Run.objects.filter(pk=row.run_id).update(**{"answer": well, **values})
+    keep(broker, row)
+    watch.look(time.time())
+    (one,) = found(row)
+    assert (one["code"], one["params"]["marker"]) == ("serve.role_markers", "<|im_end|>")
+    page = browser("operator").get(f"/deployments/{row.pk}/").content.decode()
+    assert "Its answers show “&lt;|im_end|&gt;”." in page and "And 3 + 4?" in page
+    Run.objects.filter(pk=row.run_id).update(
+        answer={**well, "path": "/v1/completions"}, **{"golden": values.get("golden", {})}
+    )
+    watch.look(time.time())
+    assert found(row) == [], "a model without a template goes on as it likes"
+
+
 def test_no_change_is_offered_that_would_not_start(row: Deployment, broker: redis.Redis) -> None:
     Host.objects.update(ram_total_mib=6_000)
     Host.objects.update(facts={**Host.objects.get().facts, "ram_total_mib": 6_000, "ram_available_mib": 900})
@@ -208,7 +229,7 @@ def test_asking_whether_a_change_still_helps_writes_nothing(row: Deployment, bro
 
 def say(row: Deployment, at: float, **numbers: Any) -> None:
     status = {"id": str(row.run.job_id), "kind": "engine", "state": "running", "port": 18_100, "listening": True,
-              "serving": {"at": at, **numbers}, "rss_mib": 3000}  # fmt: skip
+              "serving": {"at": at, **numbers}, "rss_mib": 3000, "gpu_used_mib": 700}  # fmt: skip
     report = {"agent_version": "1", "sent_at": at + 2, "rev": 1, "jobs": [status]}
     reports.take_report(Host.objects.get(), wire.Report.model_validate(report))
 
@@ -227,7 +248,7 @@ def test_reports_become_points_once_each_and_few(
     points = serving_points.read([key])[key]
     assert [point.running for point in points] == list(range(10, 20))
     assert all(abs(point.at - (time.time() - 2)) < 30 for point in points), "by our clock, whatever the host's says"
-    assert points[-1].rss_mib == 3000
+    assert (points[-1].rss_mib, points[-1].gpu_mib) == (3000, 700)
     assert 0 < broker.ttl(serving_points.KEY + key) <= serving_points.LASTS_S
 
 

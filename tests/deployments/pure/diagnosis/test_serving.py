@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from deployments.diagnosis import serving, serving_log
+from deployments.diagnosis import serving_log, serving_memory
 from deployments.diagnosis.rules import BY_CODE
-from deployments.diagnosis.serving import Facts, Symptom, Window, judge
+from deployments.diagnosis.serving import judge
+from deployments.diagnosis.serving_window import Facts, Symptom, Window, rough
 from panel.fleet.wire_serving import Point
 
 NOW = 1_764_000_000.0
@@ -147,12 +148,38 @@ def test_memory_that_creeps() -> None:
     assert look(minutes(25, rss_mib=8100), found, base) == []
 
 
+def test_gpu_memory_that_creeps() -> None:
+    base = {"at": NOW - 6000, "rss_mib": 4000, "gpu_mib": 20_000}
+    creeping = minutes(25, gpu_mib=lambda s: int(20_400 + s))
+    card = {"on_gpu": True, "planned_gpu_mib": 20_000, "cards_mib": 24_576}
+    found = look(creeping, base=base, **card)
+    assert [(each.code, each.level) for each in found] == [("serve.creeping_gpu", "warn")]
+    assert found[0].params == {"from_mib": 20_000, "to_mib": 21_760}
+    assert look(minutes(25, gpu_mib=21_900), base=base, **card) == [], "it has levelled off"
+    assert look(creeping, base={"at": NOW - 6000, "rss_mib": 4000}, **card) == [], "nobody knows what it was"
+    assert look(creeping, base=base, **{**card, "planned_gpu_mib": 21_500}) == [], "it is meant to take that much"
+    assert look(creeping, base=base, **{**card, "cards_mib": 81_920}) == [], "3 % of a large card"
+    assert look(minutes(25, gpu_mib=None), base=base, **card) == [], "an older agent does not tell"
+    assert codes(look(minutes(25, gpu_mib=20_900), found, base, **card)) == ["serve.creeping_gpu"], "not given back yet"
+    assert look(minutes(25, gpu_mib=20_100), found, base, **card) == []
+
+
 def test_the_base_is_taken_once_when_memory_has_settled() -> None:
     w = Window(minutes(10, rss_mib=5000), NOW)
-    assert serving.base_of(w, facts(ready_at=NOW - 300), {}) == {}
-    base = serving.base_of(w, facts(), {})
+    assert serving_memory.base_of(w, facts(ready_at=NOW - 300), {}) == {}
+    base = serving_memory.base_of(w, facts(), {})
     assert base == {"at": NOW, "rss_mib": 5000}
-    assert serving.base_of(Window(minutes(10, rss_mib=9000), NOW), facts(), base) == base
+    both = {"at": NOW, "rss_mib": 5000, "gpu_mib": 700}
+    assert serving_memory.base_of(Window(minutes(10, gpu_mib=700), NOW), facts(), base) == both, "told by a newer agent"
+    assert serving_memory.base_of(Window(minutes(10, rss_mib=9000), NOW), facts(), base) == base
+
+
+def test_a_mark_in_its_answers_is_of_the_whole_start() -> None:
+    slip = {"marker": "[INST]", "answer": "42 [INST]"}
+    found = look([], slip=slip, slip_since=NOW - 7000)
+    assert found == [Symptom("serve.role_markers", "serve.role_markers", "warn", NOW - 7000, slip)]
+    assert codes(look([], found, slip=slip)) == ["serve.role_markers"]
+    assert look([], found) == [], "the next start answered well"
 
 
 # --- the log ----------------------------------------------------------------------------------------------------------
@@ -212,4 +239,4 @@ def test_old_preemptions_are_told_by_the_log_where_there_are_no_numbers() -> Non
 
 
 def test_numbers_are_said_to_two_digits() -> None:
-    assert [serving.rough(n) for n in (0, 7.4, 19, 44, 123, 8765)] == [0, 7, 19, 44, 120, 8800]
+    assert [rough(n) for n in (0, 7.4, 19, 44, 123, 8765)] == [0, 7, 19, 44, 120, 8800]
