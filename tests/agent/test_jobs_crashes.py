@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -271,3 +273,21 @@ def test_a_copy_of_the_folder_leaves_the_jobs_of_the_original_alone(host: Host, 
     again = host.table()
     assert [job.record.id for job in again.jobs.living()] == [job_id], "the original still knows it"
     again.die()
+
+
+def test_a_job_with_a_limit_takes_no_notice_of_a_clock_that_steps(
+    host: Host, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id, wall, runs = new_id(), [0.0], [0.0]
+    table.order(job_id, host.task(host.engine(SLEEP)))
+    table.until(job_id, "running")
+    job = table.job(job_id)
+    job.record.deadline_at = job.record.accepted_at + 600.0  # as a scan has one
+    clock = SimpleNamespace(time=lambda: time.time() + wall[0], monotonic=lambda: time.monotonic() + runs[0])
+    monkeypatch.setattr("panel.fleet.agent.job.time", clock)
+    for wall[0] in (0.0, 3600.0, -3600.0):
+        table.jobs.tick()
+        assert not job.record.stop_reason and 0 < job._deadline() - time.monotonic() <= 600.0
+    runs[0] = 601.0
+    table.jobs.tick()
+    assert job.record.stop_reason == "timed_out"

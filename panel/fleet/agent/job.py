@@ -67,13 +67,13 @@ class Job:
         self.termed: set[Ident] = set()
         self.use = Use()
         self.listening = self.vanished = self.unsaved = False
-        self.attempts = 0
+        self.attempts, self.port_holder = 0, ""
         self.kill_at: float | None = None
+        self.due: float | None = None  # see _deadline
         self.dead_since: float | None = None
         self.keeper: Keeper | None = None
         self.last_progress: Progress | None = None
         self.reported_all = False
-        self.port_holder = ""
         self.load()
 
     # --- what the shim wrote ----------------------------------------------------------------------------------------
@@ -147,10 +147,9 @@ class Job:
             self.vanished = True  # nothing ever ran; the table decides
 
     def _while_alive(self, world: World) -> None:
-        now = time.time()
         if not self.shim_alive():
             self._keep_log()
-        if self.record.deadline_at is not None and now > self.record.deadline_at:
+        if time.monotonic() > self._deadline():
             self.ask_stop(5.0, "timed_out")
         if self.record.stop_asked_at is not None:
             self._push(world)
@@ -158,12 +157,11 @@ class Job:
             self.check_listening(world)
 
     def _after_main(self, world: World) -> None:
-        now = time.monotonic()
         if self.dead_since is None:
-            self.dead_since = now
+            self.dead_since = time.monotonic()
         shim = self.shim_alive()
         self.load()
-        if self.exit is None and shim and now - self.dead_since < EXIT_WAIT_S:
+        if self.exit is None and shim and time.monotonic() - self.dead_since < EXIT_WAIT_S:
             return
         self.listening = False
         self.leftover = self.find(world)
@@ -193,6 +191,12 @@ class Job:
             # Of a grace that began before a restart of the agent only the rest is left, whatever the clock did.
             self.kill_at = time.monotonic() + min(grace, max(0.0, asked + grace - time.time()))
         return time.monotonic() >= self.kill_at
+
+    def _deadline(self) -> float:
+        """When the job has taken too long, by the clock that only runs: it takes no notice of one that steps."""
+        if self.due is None and (end := self.record.deadline_at) is not None:
+            self.due = time.monotonic() + min(end - self.record.accepted_at, max(0.0, end - time.time()))
+        return NEVER if self.due is None else self.due
 
     def _push(self, world: World) -> None:
         """TERM to everything once, KILL to everything again and again when the grace is over."""
@@ -314,7 +318,7 @@ class Job:
             return 0.25
         if self.keeper is not None or not watched:
             return 0.5
-        due = NEVER if self.record.deadline_at is None else max(0.1, self.record.deadline_at - time.time())
+        due = max(0.1, self._deadline() - time.monotonic())
         return min(due, PROGRESS_S) if self.record.kind in WITH_PROGRESS else due
 
     # --- what to say ------------------------------------------------------------------------------------------------
