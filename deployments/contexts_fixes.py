@@ -9,13 +9,13 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from deployments import story
+from deployments import setting_words, story
 from deployments.contexts_run import run_row
-from deployments.fix_words import effect_text, shown, title
+from deployments.fix_words import effect_text, title
 from deployments.mending.fix import Fix
 from deployments.models import Deployment, Run
 from deployments.story import Attempt
-from deployments.wording import label_of, person, words
+from deployments.wording import person, words
 from panel.core.mask import mask
 
 # Where a fix is done that is no click here: name of the page, whether it is of one thing, the button's word.
@@ -114,9 +114,8 @@ def _changed(each: Attempt) -> str:
 
 def _pair(name: str, before: Any, after: Any) -> str:
     hidden = [mask({name: value})[name] for value in (before, after)]
-    leaf = label_of(name.removeprefix("options.").removeprefix("restart."))
-    texts = ["–" if value in (None, "", []) else str(shown(value)) for value in hidden]
-    return f"{leaf}: {texts[0]} → {texts[1]}"
+    before, after = (setting_words.value(name, each) for each in hidden)
+    return f"{setting_words.named(name).label}: {before} → {after}"
 
 
 def note(row: Deployment, fixes: Iterable[Mapping[str, Any]]) -> str:

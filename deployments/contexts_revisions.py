@@ -6,9 +6,9 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from deployments import revisions as store
+from deployments import setting_words
 from deployments.models import Deployment, Revision
 from deployments.spec import DeploymentSpec, diff
-from panel.audit.wording import NAMES
 from panel.core.mask import mask
 from panel.fleet.models import Runtime
 from panel.fleet.wording import engine
@@ -65,14 +65,6 @@ def _change(name: str, pair: tuple[Any, Any], engines: Mapping[int, str]) -> dic
     if name == "runtime_id":
         before, after = (_("Berth decides") if pk is None else engines.get(pk, f"#{pk}") for pk in pair)
         return {"name": _("Engine"), "before": before, "after": after}
-    before, after = (mask({name: value})[name] for value in pair)
-    if name.startswith("env_secrets."):
-        return {"name": _("Secret for %(name)s") % {"name": name[12:]}, "before": _text(before), "after": _text(after)}
-    leaf = name.removeprefix("options.").removeprefix("restart.")
-    return {"name": NAMES.get(name) or NAMES.get(leaf) or leaf, "before": _text(before), "after": _text(after)}
-
-
-def _text(value: Any) -> str:
-    if value in (None, "", []):
-        return "–"
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    before, after = (setting_words.value(name, mask({name: each})[name]) for each in pair)
+    called = setting_words.named(name)
+    return {"name": called.label, "flag": called.flag, "before": before, "after": after}

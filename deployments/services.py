@@ -226,6 +226,7 @@ def start_fixed(
     facts = {
         "fix": why.get("fix", ""),
         "class": why.get("class", ""),
+        "params": why.get("params") or {},
         "before": mask({key: old for key, (old, _new) in changes.items()}),
         "after": mask({key: new for key, (_old, new) in changes.items()}),
         "revision": row.revision.number,

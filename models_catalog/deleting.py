@@ -20,6 +20,7 @@ from models_catalog.uses import Use
 from panel import audit
 from panel.accounts.access import require
 from panel.accounts.actor import name_of
+from panel.audit import codes
 from panel.core.errors import Conflict
 from panel.fleet import services, wire
 from panel.fleet.models import LOST_RESULT, Job
@@ -169,7 +170,7 @@ def take(job: Job) -> bool:
         _inside(row).update(present=False, deleted_at=row.deleted_at, updated_at=row.deleted_at)
         audit.record("model.deleted", row.artifact.model, actor=None, **facts, freed_bytes=freed)
     else:
-        audit.record("model.delete_failed", row.artifact.model, actor=None, **facts, code=refusal["code"])
+        audit.record("model.delete_failed", row.artifact.model, actor=None, **facts, **codes.facts_of(refusal))
     row.save(update_fields=["delete_job", "delete_refusal", "present", "deleted_at", "updated_at"])
     transaction.on_commit(events.announce, robust=True)
     return True

@@ -11,6 +11,7 @@ from models_catalog.conversions import events
 from models_catalog.conversions.models import ACTIVE, Conversion, State
 from models_catalog.models import CatalogModel, Copy
 from panel import audit
+from panel.audit import codes
 from panel.fleet import followed, wire
 from panel.fleet import services as fleet
 from panel.fleet.models import Host, Job
@@ -54,7 +55,7 @@ def _end(row: Conversion, state: State, refusal: dict[str, Any] | None = None) -
     row.state, row.refusal, row.ended_at = state, refusal, timezone.now()
     row.save()
     if refusal is not None:
-        audit.record("conversion.failed", row, actor=None, host=row.host.name, code=refusal["code"])
+        audit.record("conversion.failed", row, actor=None, host=row.host.name, **codes.facts_of(refusal))
 
 
 def _done(row: Conversion, path: str) -> None:

@@ -7,6 +7,7 @@ from django.db import transaction
 from models_catalog.downloads import events, services
 from models_catalog.downloads.models import ACTIVE, Download, State
 from panel import audit
+from panel.audit import codes
 from panel.fleet import followed, wire
 from panel.fleet import services as fleet
 from panel.fleet.models import Job
@@ -52,7 +53,7 @@ def _take_end(row: Download, job: Job) -> None:
         services.go_on(row)  # nobody has to press a button because a machine was started again
     else:
         services.ended(row, State.FAILED, refusal)
-        audit.record("download.failed", row, actor=None, host=row.host.name, code=refusal["code"])
+        audit.record("download.failed", row, actor=None, host=row.host.name, **codes.facts_of(refusal))
 
 
 def _bytes(row: Download, job: Job) -> int:

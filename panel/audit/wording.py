@@ -13,6 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, pgettext
 from django.utils.translation import gettext_lazy as _
 
+from panel.audit import codes
 from panel.audit.models import Event, Outcome
 from panel.audit.names import NAMES as NAMES
 from panel.audit.names import PLACES, VALUES
@@ -295,6 +296,8 @@ def _target(event: Event) -> SafeString:
 
 def _details(event: Event) -> list[str]:
     facts = dict(event.facts)
+    params = facts.pop(codes.PARAMS, None)
+    params = params if isinstance(params, dict) else {}
     via = str(facts.pop("via", ""))
     if facts.get("scope") == "door":  # what tokens are for; only another scope is worth a word
         del facts["scope"]
@@ -308,15 +311,25 @@ def _details(event: Event) -> list[str]:
         parts.append(event.target)
     if event.count > 1:
         parts.append(gettext("%(n)s times in this minute") % {"n": f"{event.count:,}"})
-    parts += [_pair(NAMES.get(name, name.replace("_", " ")), _word(name, value)) for name, value in facts.items()]
+    for name, value in facts.items():
+        said = _coded(event.verb, name, value, params) if name in codes.CODED else _word(name, value)
+        if name not in codes.CODED or said:
+            parts.append(_pair(codes.name_of(event.verb, name), said))
     return [part for part in parts if part]
+
+
+def _coded(verb: str, name: str, value: Any, params: dict[str, Any]) -> str:
+    """The sentences of what is kept as codes, one or several."""
+    told = value if isinstance(value, list) else [value]
+    plain = [(str(each or ""), _word(name, each)) for each in told]
+    return _list(str(word) if word != code else codes.sentence_of(verb, name, code, params) for code, word in plain)
 
 
 def _changes(event: Event) -> list[Change]:
     before, after = _mapping(event.before), _mapping(event.after)
     names = [*before, *(name for name in after if name not in before)]
     values = [(name, _word(name, before.get(name)), _word(name, after.get(name))) for name in names]
-    found = [Change(NAMES.get(name, name), _short(old), _short(new)) for name, old, new in values]
+    found = [Change(codes.name_of(event.verb, name), _short(old), _short(new)) for name, old, new in values]
     return [change for change in found if change.before != change.after]
 
 
@@ -330,7 +343,7 @@ def _mapping(document: Any) -> dict[str, Any]:
 
 def _word(name: str, value: Any) -> Any:
     """The words for a value that is kept as a code; else the value."""
-    return VALUES.get(name, {}).get(value, value) if isinstance(value, str) else value
+    return VALUES.get(name.rpartition(".")[2], {}).get(value, value) if isinstance(value, str) else value
 
 
 def _short(value: Any) -> str:

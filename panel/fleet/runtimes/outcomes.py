@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from panel import audit
+from panel.audit import codes
 from panel.fleet import live, services, wire
 from panel.fleet.models import LOST_RESULT, InstallState, Job, Runtime, RuntimeInstall
 from panel.fleet.runtimes.services import ACTIVE, STOP_GRACE_S, announce
@@ -102,7 +103,7 @@ def _end(row: RuntimeInstall, refusal: dict[str, Any] | None, *, done: bool = Fa
     if done:
         audit.record("runtime.installed", row, actor=None, **facts)
     elif row.state == InstallState.FAILED:
-        audit.record("runtime.install_failed", row, actor=None, **facts, code=row.refusal["code"])
+        audit.record("runtime.install_failed", row, actor=None, **facts, **codes.facts_of(row.refusal))
     announce(row)
     live.publish_on_commit(live.HOSTS)
 

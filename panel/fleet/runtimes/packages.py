@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from panel import audit
+from panel.audit import codes
 from panel.core.errors import Conflict
 from panel.fleet import live, services, wire
 from panel.fleet.agent.install_plan import GGUF_LEFT_THE_CORE, GGUF_PLUGIN, release
@@ -136,10 +137,11 @@ def take_result(job: Job, result: wire.JobResult) -> None:
     """In the transaction that keeps the result; the host's row is locked."""
     rows = Runtime.objects.filter(host=job.host, executable=str(job.order.get("executable")))
     row = rows.select_related("host").first()
-    facts = {"host": job.host.name, "package": str(job.order.get("package"))}
+    facts: dict[str, Any] = {"host": job.host.name, "package": str(job.order.get("package"))}
     if result.refusal is not None:
         if row is not None and result.refusal.code != "stopped":
-            audit.record("runtime.package_failed", row, actor=None, **facts, code=result.refusal.code)
+            facts |= codes.facts_of(result.refusal.model_dump(mode="json"))
+            audit.record("runtime.package_failed", row, actor=None, **facts)
     else:
         for item in result.items[:1]:
             row = services.keep_runtime(job.host, wire.FoundRuntime.model_validate(item))
