@@ -60,16 +60,16 @@ def _class_of(row: Deployment, run: Run | None) -> str:
 def apply_finding(row: Deployment, family: str, *, base_number: int | None, actor: Any) -> None:
     """Make the change that a finding offers; what serves is started again with it. `row` comes from queries.one.
 
-    Raises NoFix where it is not offered any more or would not start now, Edited where settings were saved since, and
-    what services.edit raises.
+    Raises Edited where settings were saved since, NoFix where it is not offered any more, would not start now or it
+    does not run with these settings, and what services.edit raises.
     """
     assert row.revision is not None
     fix = fixes.offered(row.run, family)
     # A patch has the options whole: under other settings than those that run it would undo what somebody just saved.
     runs = row.state == State.READY and row.run is not None and row.run.revision_id == row.revision_id
-    if not runs or base_number != row.revision.number:
+    if base_number != row.revision.number:
         raise Edited
-    if fix is None:
+    if fix is None or not runs:
         raise NoFix
     if not fixes.still_helps(row, fix):
         fixes.take_back(row.run, family)

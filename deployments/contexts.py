@@ -153,10 +153,8 @@ def moving(row: Deployment) -> dict[str, Any]:
         context["steps"] = steps(run, usual)
         at = stalls.current_step(run) if going is not None else ""
         notes = STEP_NOTES_CPU if on_cpu(run) else STEP_NOTES
-        described = run.job_id is None and (
-            describing.wanted(run) or checking.wanted(run)
-        )  # the reason says what goes on
-        context["step_note"] = tuple(map(str, notes[at])) if at in notes and not described else None
+        before = run.job_id is None and (describing.wanted(run) or checking.wanted(run))  # the reason says what goes on
+        context["step_note"] = tuple(map(str, notes[at])) if at in notes and not before else None
         context["step_usual"] = stalls.usually(at, usual, run.host_name, _at_step_s(run, now)) if at else ""
         if left is not None and left > 0 and so_far is not None:
             context["percent"] = max(2, round(100 * so_far / usual["all"]["median"]))

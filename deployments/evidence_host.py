@@ -66,7 +66,7 @@ def files(copy: Copy | None) -> dict[str, Any]:
 
 def _met(host: Host) -> dict[str, Any]:
     """What the newest check by an engine met there: shared memory, open files."""
-    rows = Job.objects.filter(host=host, kind="check").exclude(result=None).order_by("-created_at")
+    rows = Job.objects.filter(host=host, kind="check", result__isnull=False).order_by("-created_at")
     items = ((rows.values_list("result", flat=True).first() or {}).get("items") or [{}])[:1]
     met = items[0].get("host") if items and isinstance(items[0], dict) else None
     return met if isinstance(met, dict) else {}

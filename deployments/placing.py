@@ -180,7 +180,6 @@ def _save(row: Deployment, run: Run) -> None:
     run.save(force_insert=True)
     if run.detail:
         Deployment.objects.filter(pk=row.pk, detail_asked=row.detail_asked).update(detail_asked=0)
-    return run
 
 
 def _cause(row: Deployment, *, first: bool) -> str:

@@ -1,9 +1,10 @@
 """Reads for pages and API: rows with what their page shows, in a number of queries that does not grow with the rows."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from django.db.models import Case, Count, Exists, F, OuterRef, Prefetch, Q, QuerySet, When
 
@@ -104,7 +105,17 @@ def run(run_id: uuid.UUID) -> Run:
     return found
 
 
-def deployable(chosen: str, find: str = "", most: int = 60) -> tuple[list[tuple[Artifact, list[Copy]]], int]:
+def may_name(actor: Any) -> Callable[[str], bool]:
+    """Whether a deployment of a name may be told of to whoever looks; None sees everything. At most one query."""
+    reach = getattr(actor, "deployments", None)
+    if reach is None:
+        return bool
+    hidden = Deployment.objects.filter(deleted_at=None).exclude(pk__in=reach)
+    names = frozenset(hidden.values_list("name", flat=True))
+    return lambda name: name not in names
+
+
+def deployable(chosen: str, find: str, most: int) -> tuple[list[tuple[Artifact, list[Copy]]], int]:
     """Artifacts that lie on some host, with those copies, and how many there are in all.
 
     The most promising first, by the estimate that is kept with each, at most `most` and the chosen one; `find` is part

@@ -6,10 +6,9 @@ same however much was proposed.
 """
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from typing import Any
 
-from deployments import around_now, patching, preflight
+from deployments import around_now, patching, preflight, queries
 from deployments.checklist import engine as checked
 from deployments.diagnosis.offers import about_of
 from deployments.diagnosis.result import Offer
@@ -24,7 +23,6 @@ from deployments.spec import DeploymentSpec
 MOST_TRIED, MOST_SHOWN = 8, 5
 BACK_CHANCE = 60
 RESTING = ("failed", "stopped")
-CHECKED = "check.refused"  # the engine had refused this command when it was asked on its host
 
 
 def of(row: Deployment, actor: Any = None) -> list[Fix]:
@@ -51,7 +49,8 @@ def of(row: Deployment, actor: Any = None) -> list[Fix]:
     if row.reason.get("code") in ("place.none", length.CODE):
         found += asks.changes()
     kept = run is not None and run.diagnosis.get("class")
-    if row.reason.get("code") == CHECKED and not kept and (told := checked.diagnosis_of(asks.unchanged())) is not None:
+    told = checked.diagnosis_of(asks.unchanged()) if row.reason.get("code") == checked.CODE and not kept else None
+    if told is not None:
         found += turn.fixes_of(told.code, told.fixes, spec, around)
     return asks.accepted(ranked(found))
 
@@ -101,19 +100,7 @@ class _Asks:
 
     def changes(self) -> list[Fix]:
         """What the planner itself proposes: it has tried each of them."""
-        return list(planned.fixes_of(self.unchanged().changes, may_name=self._may_name))
-
-    @cached_property
-    def _hidden(self) -> frozenset[str]:
-        """Names of deployments that whoever looks may not see."""
-        reach = getattr(self.fleet.actor, "deployments", None)
-        if reach is None:
-            return frozenset()
-        names = Deployment.objects.filter(deleted_at=None).exclude(pk__in=reach).values_list("name", flat=True)
-        return frozenset(names)
-
-    def _may_name(self, name: str) -> bool:
-        return name not in self._hidden
+        return list(planned.fixes_of(self.unchanged().changes, may_name=queries.may_name(self.fleet.actor)))
 
     def accepted(self, fixes: Iterable[Fix]) -> list[Fix]:
         """Those that need no patch, and of the others those that the planner takes, with what it says of them."""

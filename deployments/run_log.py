@@ -12,9 +12,8 @@ from deployments.diagnosis.reader import Reader
 from panel.fleet import logstore
 from panel.fleet.log_answers import removed
 
-MOST = (
-    64 << 20
-)  # bytes that are read from the beginning, and as many of the newest: of those between, lines are counted
+# Bytes that are read from the beginning, and as many of the newest; of those between, lines are counted.
+MOST = 64 << 20
 NEAR_BYTES = 24 << 10  # shown before a line that is far from the beginning
 BEGIN_BYTES = 96 << 10  # a line in this first part is shown with all that stands before it
 

@@ -6,8 +6,7 @@ from uuid import UUID
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
-from ninja import Schema
-from pydantic import Field
+from ninja import Field, Schema
 
 from deployments import contexts_failed, failures, failures_read
 from deployments.diagnosis.result import SURE

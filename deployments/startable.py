@@ -9,7 +9,7 @@ from deployments.models import Deployment
 from deployments.preflight import Check
 from deployments.spec import DeploymentSpec
 from deployments.states import LIVE, Desired, State
-from deployments.wording import words
+from deployments.wording import candidates, words
 from panel.core.errors import Conflict
 
 MOST_TOLD = 3  # places
@@ -44,8 +44,7 @@ def why(check: Check) -> str:
     """In the viewer's language: the reason, and that of each place where they differ."""
     said = words(check.reason)
     told = [said.text] if said is not None else []
-    for one in check.reason.get("params", {}).get("candidates", [])[:MOST_TOLD]:
-        found = words((one.get("params") or {}).get("problem") or one)
-        if found is not None and found.text not in told:
-            told.append(f"{one['name']}: {found.text}" if one.get("name") else found.text)
+    for one in candidates(check.reason)[:MOST_TOLD]:
+        if one["text"] and one["text"] not in told:
+            told.append(f"{one['name']}: {one['text']}" if one["name"] else one["text"])
     return " ".join(told)

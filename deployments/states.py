@@ -76,6 +76,7 @@ class Deadline:
 DEADLINES: dict[State, Deadline] = {
     S.QUEUED: Deadline(None, "queued.waiting"),  # shows what it waits for; a person decides how long that is worth
     S.PLACING: Deadline(60, "placing.deadline"),
+    # The description of a file, then a minute for the engine's word (checking.LIMIT_S), and the looks between.
     S.PREPARING: Deadline(690, "preparing.deadline"),
     S.STARTING: Deadline(3600, "start.deadline"),
     S.READY: Deadline(None),

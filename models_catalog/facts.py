@@ -236,7 +236,7 @@ class ModelFacts(_Plain):
     revision: str = ""  # of the Hugging Face cache
     refs: list[str] = []  # branches and tags of the cache, or names in Ollama, that point to it
     geometry: Geometry | None = None  # None when the files say too little for an estimate
-    weight_scheme: str = ""  # how compressed tensors are laid out, a name of estimate/quantisation.py; "" plain
+    weight_scheme: str = ""  # how compressed tensors are laid out, a name of estimate/schemes.py; "" plain
     kv_scheme: str = ""  # how the files' own packing wants the KV cache, "fp8" or "nvfp4"; "" it does not say
     plain_parts: list[str] = []  # parts that a quantisation leaves in 16 bits, e.g. ["attention"]
     files: list[FileFact] = Field(default=[], max_length=1000)

@@ -267,11 +267,10 @@ def _number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1000 else None
 
 
-def refusal_of(check: Check, spec: DeploymentSpec, deployment: int | None = None) -> dict[str, Any]:
+def refusal_of(check: Check, spec: DeploymentSpec) -> dict[str, Any]:
     """Why a start would fail at once, as the engine has said of the very same command; {} where it has not.
 
-    One query. Only what is sure counts: a class that is known, and that does not go away by itself. It ends one start:
-    who starts it once more may have mended on the host what no key can tell, such as a package or a missing file.
+    One query. Only what is sure counts: a class that is known, and that does not go away by itself.
     """
     if not can_be_asked(check):
         return {}
@@ -279,9 +278,7 @@ def refusal_of(check: Check, spec: DeploymentSpec, deployment: int | None = None
     if job is None or job.result is None or job.created_at < timezone.now() - HOLDS:
         return {}
     found = outcome(job, spec)
-    if found.state != "refused" or not found.sure or found.finding is None:
-        return {}
-    return {} if deployment is not None and was_told(job, deployment) else found.finding.reason
+    return found.finding.reason if found.state == "refused" and found.sure and found.finding is not None else {}
 
 
 def was_told(job: Job, deployment: int) -> bool:

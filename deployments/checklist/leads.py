@@ -5,7 +5,7 @@ Reads only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -61,16 +61,6 @@ def other_name(name: str) -> Fix:
     """A name that nobody uses yet. It is no part of the spec: pages and the API put it where the name stands."""
     to = free_name(name, names_taken())
     return Fix("patch", "fix.name", {"to": to}, patch={"name": to}, option="name", chance=CHANCE)
-
-
-def may_name(actor: Any) -> Callable[[str], bool]:
-    """Whether a deployment of a name may be told of to whoever looks; None sees everything."""
-    reach = getattr(actor, "deployments", None)
-    if reach is None:
-        return bool
-    hidden = Deployment.objects.filter(deleted_at=None).exclude(pk__in=reach).values_list("name", flat=True)
-    names = frozenset(hidden)
-    return lambda name: name not in names
 
 
 def linked(fixes: Iterable[Fix]) -> tuple[Fix, ...]:

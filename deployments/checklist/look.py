@@ -68,7 +68,7 @@ def look(
         + _secrets(spec, actor, own)
     )
     plan = static.of_plan(
-        check.placement, check.reason, check.changes, leads.surer(check, spec, name, fleet), leads.may_name(actor)
+        check.placement, check.reason, check.changes, leads.surer(check, spec, name, fleet), queries.may_name(actor)
     )
     plan = [replace(one, fixes=leads.linked(one.fixes)) for one in plan]
     return CheckList(

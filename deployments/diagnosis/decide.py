@@ -17,8 +17,6 @@ from deployments.diagnosis.rule import Rule
 from deployments.diagnosis.rules import BY_CODE, doc_of
 from deployments.diagnosis.weighed import weighed
 
-_RANK = {code: rank for rank, code in enumerate(phases.ORDER)}
-
 
 def diagnose(
     reader: Reader, *, exit_code: int | None = None, signal: int | None = None, evidence: Evidence | None = None
@@ -209,7 +207,7 @@ def phase_of(root: Found, rule: Rule, start: Start) -> str:
     # A program for the GPU that fails at the first request says so before the engine does.
     if root.served or root.phase == "serving" or (root.phase == "http" and start.served and not rule.phase):
         return "serving"
-    if rule.code.startswith("nccl.") and _RANK[root.phase] > _RANK["load"]:
+    if rule.code.startswith("nccl.") and phases.RANK[root.phase] > phases.RANK["load"]:
         return root.phase
     fixed = bool(rule.phase) and rule.code not in _PHASE_BY_LOG
     framed = "" if fixed and rule.code not in _MOVED else error_lines.framed(root.lines)

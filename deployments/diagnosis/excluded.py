@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from deployments.diagnosis.phases import ORDER
+from deployments.diagnosis.phases import RANK
 from deployments.diagnosis.rules import BY_CODE
 from deployments.diagnosis.weighed import SHM_GIB
 
@@ -41,7 +41,7 @@ def excluded(known: Mapping[str, Any], cause: str, phase: str, *, engine: str, v
     found: list[Said] = []
     for thing, look in _LOOKS.items():
         if not _has_to_do(cause, thing):
-            found += look(known, _rank(phase), f"{engine} {version}".strip())
+            found += look(known, RANK.get(phase, 0), f"{engine} {version}".strip())
     return found
 
 
@@ -51,12 +51,8 @@ def _has_to_do(cause: str, thing: str) -> bool:
     return mended or cause.startswith(_ABOUT[thing])
 
 
-def _rank(phase: str) -> int:
-    return ORDER.index(phase) if phase in ORDER else 0
-
-
 def _past(rank: int, phase: str) -> bool:
-    return rank > ORDER.index(phase)
+    return rank > RANK[phase]
 
 
 def _strangers(known: Mapping[str, Any], rank: int, engine: str) -> Iterator[Said]:

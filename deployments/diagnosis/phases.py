@@ -51,7 +51,7 @@ STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("answered", ("answered",)),
 )
 _STEP_RANK = {phase: rank for rank, (_step, phases) in enumerate(STEPS) for phase in phases}
-_RANK = {code: rank for rank, code in enumerate(ORDER)}
+RANK = {code: rank for rank, code in enumerate(ORDER)}
 _MAX_PARTIAL = 64 << 10  # a longer line without an end is taken as it is
 _MAX_FACT = 200  # characters; keeps every number finite, as JSON wants it
 
@@ -254,7 +254,7 @@ def _copy(state: Mapping[str, Any]) -> State:
 
 def _take(state: State, raw: str, now: float, number: int) -> None:
     # A serving engine prints a line per request for days: only its own new start matters then.
-    serving = _RANK[current(state)] >= _RANK["serving"]
+    serving = RANK[current(state)] >= RANK["serving"]
     if not raw or (serving and "version" not in raw) or not _WORDS.search(raw):
         return
     line = clean(raw[:4000].encode("latin-1", "replace").decode("utf-8", "replace"))
@@ -269,7 +269,7 @@ def take(state: State, line: Line, now: float) -> bool:
     code = phase_of(line)
     if not code:
         return False
-    if code == "args" and _RANK[current(state)] > _RANK["config"] and BANNER.search(line.text):
+    if code == "args" and RANK[current(state)] > RANK["config"] and BANNER.search(line.text):
         state["phases"], state["facts"] = [_phase("start", now, line.clock)], {}  # the engine was started anew
     _enter(state, code, now, line.clock)
     _progress(state, code, line)
@@ -297,7 +297,7 @@ def phase_of(line: Line) -> str:
 
 
 def _enter(state: State, code: str, now: float, clock: str) -> None:
-    if _RANK[code] > _RANK[current(state)]:
+    if RANK[code] > RANK[current(state)]:
         last = state["phases"][-1]
         last["end"] = now = max(now, last["start"])  # a clock that was put back does not turn their order round
         state["phases"].append(_phase(code, now, clock))

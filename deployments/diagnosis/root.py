@@ -16,7 +16,6 @@ from deployments.diagnosis.found import Found, Start
 _TELLING = ("config.invalid_config", "arch.inspect_failed", "env.ext_not_built", "dist.store_timeout")
 GENERIC = ("run.bug",)
 _FIRST = ("import", "args", "config")
-_RANK = {code: rank for rank, code in enumerate(phases.ORDER)}
 _NEAR = 200  # lines within which an error that no rule knows may lead to one that a rule knows
 # A broken connection that does not say to whom: it names no class.
 _RESET = re.compile(r"Connection (?:reset|closed) by peer|^EOFError\b")
@@ -74,12 +73,12 @@ def _root(found: Sequence[Found], start: Start, engine: str) -> Found | None:
     weak = [item for item in found if item.kind == "weak" and item.rule]
     telling = [item for item in weak if item.rule and item.rule.code in _TELLING]
     generic = [item for item in weak if item.rule and item.rule.code in GENERIC]
-    causes_ = [item for item in strong if item.kind != "unknown"]
+    known_causes = [item for item in strong if item.kind != "unknown"]
     if strong and strong[0].kind != "unknown":
         return strong[0]
     if strong:
         first = strong[0]
-        known = next((item for item in causes_ if _follows(first, item)), None)
+        known = next((item for item in known_causes if _follows(first, item)), None)
         if known or telling:
             return known or telling[0]
         return min([first, *generic], key=lambda item: item.number)
@@ -95,7 +94,7 @@ def _root(found: Sequence[Found], start: Start, engine: str) -> Found | None:
 
 def _fatal(strong: list[Found]) -> list[Found]:
     """Without errors of the first steps that did not end the start: weights were loaded all the same."""
-    loaded = max((item.number for item in strong if _RANK[item.phase] >= _RANK["load"]), default=0)
+    loaded = max((item.number for item in strong if phases.RANK[item.phase] >= phases.RANK["load"]), default=0)
     return [item for item in strong if item.phase not in _FIRST or item.number > loaded]
 
 

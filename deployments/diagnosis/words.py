@@ -66,13 +66,13 @@ OPTION = re.compile(r"['\"]?\b(tensor_parallel_size|max_model_len|gpu_memory_uti
 WARNING = re.compile(
     r"(?:WARN(?:ING)?|INFO|DEBUG)\b[: ]|\[W\d|W\d{4} |\S+:\d+: \w*Warning: |warnings\.warn|[Ww]arning: "
 )
-# Errors that healthy engines print while they start: what is tried again, and what is optional.
 # What begins the traceback of something that the engine goes on without.
 ASIDE = re.compile(
     r"Exception (?:in thread|ignored in)|(?:Task|Future) exception was never retrieved|Error in sys\.excepthook|"
     r"Error (?:saving|loading) model info cache|--- Logging error ---"
 )
 CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct cause")
+# Errors that healthy engines print while they start: what is tried again, and what is optional.
 HARMLESS = re.compile(
     r"\[Autotuner\]|"
     r"Error retrieving (?:safetensors|file list)|, retrying \d+ of |Ignore import error|ggml_cuda_init: failed|"

@@ -225,10 +225,10 @@ def _env(offer: Offer, spec: DeploymentSpec, around: Around) -> list[Fix]:
 
 def _env_open(offer: Offer) -> list[Fix]:
     """A variable whose value only a person knows, where settings may have it; a secret is named, not written."""
-    secret = not denied.check_env_secrets({offer.name: "x"}, {})
-    if not secret and denied.check_env({offer.name: "x"}):
+    plain = not denied.check_env({offer.name: "x"})
+    if not plain and denied.check_env_secrets({offer.name: "x"}, {}):
         return []
-    code = "fix.secret_open" if secret and denied.check_env({offer.name: "x"}) else "fix.env_open"
+    code = "fix.env_open" if plain else "fix.secret_open"
     return [Fix("settings", code, {"name": offer.name}, option=f"env.{offer.name}", link="settings",
                 chance=offer.chance, cost=offer.cost)]  # fmt: skip
 

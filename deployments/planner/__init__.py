@@ -20,7 +20,7 @@ from deployments.planner.fit import Estimator
 from deployments.planner.inverse import Answer, longest_context, most_people
 from deployments.planner.moving import Outlook, outlook
 from deployments.planner.nearest import Twin, nearest
-from deployments.planner.ranking import Ranked, plan, rank, utilisation_of
+from deployments.planner.ranking import Ranked, plan, rank
 from deployments.planner.search import PASSING
 from models_catalog.estimate.alone import CPU_OVERHEAD_MIB, claim_mib
 
@@ -42,5 +42,4 @@ __all__ = [
     "outlook",
     "plan",
     "rank",
-    "utilisation_of",
 ]

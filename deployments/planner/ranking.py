@@ -128,8 +128,3 @@ def _doubts(spot: Spot) -> list[Reason]:
         longest = spot.fit.longest.value if spot.fit.longest is not None else None
         params["longest"] = int(longest or 0) // 1024 * 1024
     return [Reason(f"estimate.{spot.level}", params)]
-
-
-def utilisation_of(spec: DeploymentSpec) -> float:
-    """The share of a GPU's memory that this spec claims where nothing else speaks against it."""
-    return asked_of(spec).utilisation or DEFAULT_UTILISATION

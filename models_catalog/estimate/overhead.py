@@ -16,7 +16,7 @@ CONTEXT_PARALLEL_GIB = (1.5, 2.05)  # with NCCL
 PIPELINE_GIB = 0.07
 FAMILY_GIB = {"granite": 0.46}  # two models measured; the others of 0.18 and later agree on 0.25
 MANY_GPUS_GIB = 0.06  # more, from four GPUs on
-WORKSPACES = 18  # the version from which FlashInfer's workspaces are there
+WORKSPACES_SINCE = 18  # the version from which FlashInfer's workspaces are there
 INTEL_GIB = 1.5  # one launch
 SINGLE_GIB, RUNNER_V2_GIB = 0.25, 0.12  # by the first and by the second model runner, the latter without its counts
 
@@ -54,7 +54,7 @@ def _before_rewrite(case: Case) -> tuple[float, float, float, str]:
 def _single(case: Case) -> tuple[float, float, float, str]:
     if case.traits.intel:
         return INTEL_GIB, 0.8, 0.2, "overhead.single"
-    if case.version.minor < WORKSPACES:
+    if case.version.minor < WORKSPACES_SINCE:
         large = case.traits.kind in ("datacenter", "unknown")
         return (0.13, 0.06, 0.05, "overhead.single") if large else (0.03, 0.01, 0.05, "overhead.single")
     if case.hybrid and not (case.geometry.state and not case.geometry.state.elements):  # short convolutions need none
@@ -71,7 +71,7 @@ def _parallel(case: Case) -> tuple[float, float, float, str]:
         return INTEL_GIB, 0.8, 0.5, "overhead.parallel"
     kind, more = case.traits.kind, MANY_GPUS_GIB if case.options.tp >= 4 else 0.0
     datacenter = kind in ("datacenter", "unknown")
-    if case.version.minor < WORKSPACES:
+    if case.version.minor < WORKSPACES_SINCE:
         return (0.55, 0.44, 0.85, "overhead.parallel") if datacenter else (0.21, 0.1, 0.1, "overhead.parallel")
     if kind == "unknown" or case.traits.hopper or case.traits.blackwell_datacenter:
         return 2.07 + more, 1.5 if kind == "unknown" else 0.05, 0.1, "overhead.parallel"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-KIB, MIB, GIB = 2**10, 2**20, 2**30
+MIB, GIB = 2**20, 2**30
 
 
 def ceil_div(number: float, by: float) -> int:

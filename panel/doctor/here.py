@@ -19,8 +19,8 @@ from panel.doctor import Check, Idle
 from panel.embedded import Embedded, postgres_folders, valkey_binary
 
 OLDEST_PYTHON = (3, 11)
-# Below the data folder: what only this user may read, and folders that only this user may enter.
 PART = 2 << 20  # bytes; a log is written down in parts of somewhat less
+# Below the data folder: what only this user may read, and folders that only this user may enter.
 SECRET_FILES = ("secret.key", "agent/token", "agent/agent.json")
 OWN_FOLDERS = (".", "agent", "run", "postgres", "logs", "log")
 OTHERS = 0o077

@@ -22,7 +22,9 @@ def _bounded(params: dict[str, Any]) -> dict[str, Any]:
 def _tamed(value: Any) -> Any:
     """The same with every number near enough to be shown: a file may truly say of itself that it has 10^400 layers."""
     if isinstance(value, int | float):
-        return value if not is_absurd(value) else 0 if value != value else MAX_NUMBER if value > 0 else -MAX_NUMBER
+        if value != value:  # NaN
+            return 0
+        return max(-MAX_NUMBER, min(MAX_NUMBER, value))
     if isinstance(value, dict):
         return {name: _tamed(item) for name, item in value.items()}
     return [_tamed(item) for item in value] if isinstance(value, list) else value

@@ -139,7 +139,6 @@ def test_what_no_proxy_says_is_checked_all_the_same(network: Network, monkeypatc
     assert refusal(Session(HUB, patience=QUICK)).params["why"] == "loopback" and network.connected == []
     monkeypatch.setenv("NO_PROXY", "")
     network.answers["proxy.example:3128"] = OK
-    Session(HUB, patience=QUICK)
     refusal(Session(HUB, patience=QUICK))
     assert network.connected == ["proxy.example"], "a proxy looks names up itself, and it is the owner's"
 

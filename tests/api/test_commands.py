@@ -123,7 +123,9 @@ def test_export_and_apply_by_file(world: dict[str, Any], tmp_path: Path) -> None
     del values["deployments"][0]["gpu_count"]
     values["deployments"][0]["grace_s"] = 7.0
     path.write_text(yaml.safe_dump(values))
-    assert "grace_s: 30.0 → 7.0" in run("apply", str(path), "--dry-run") and Deployment.objects.get().revision.number == 1
+    assert (
+        "grace_s: 30.0 → 7.0" in run("apply", str(path), "--dry-run") and Deployment.objects.get().revision.number == 1
+    )
     assert json.loads(run("apply", str(path), "--json"))["changed"] == 1
     assert Deployment.objects.get().revision.number == 2
     path.write_text("berth: 1\ndeployments: {\n")

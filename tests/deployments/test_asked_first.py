@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from deployments import applying, events, queries, remedies, services
 from deployments.contexts_run import steps
+from deployments.diagnosis.rules import BY_CODE
 from deployments.models import Deployment, Failure, Run
 from deployments.reconcile import reconcile
 from deployments.wording import words
@@ -223,7 +224,7 @@ def test_a_refusal_ends_it_as_a_failed_start_with_proof_and_fixes(row: Deploymen
     assert Event.objects.get(verb="run.failed").target_id == str(run.pk)
     assert names(run, failed=True) == {"Placed": "yes", "Settings checked by the engine": "no"}
     said = words(row.reason)
-    assert (said is not None and "longer" in said.text.lower()) or "longest" in said.text.lower()
+    assert said is not None and said.text == BY_CODE["config.len_gt_derived"].title
 
 
 def test_its_page_and_its_record_show_what_the_engine_said(operator: Client, row: Deployment) -> None:

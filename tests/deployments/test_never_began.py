@@ -110,7 +110,7 @@ def test_it_is_a_run_that_ended_with_its_reason(copy: Copy, what: str) -> None:
         ("quay", "0.32.0", "vllm") if known else ("", "", "")
     )
     if what != "no-model":
-        assert run.model_name == "Tiny-1B-Instruct bfloat16" or run.model_name.startswith("Tiny-1B-Instruct")
+        assert run.model_name.startswith("Tiny-1B-Instruct")
     assert not Reservation.objects.exists() and not Job.objects.exists()
     assert Transition.objects.filter(new="failed").get().run_id == run.pk
     said = Event.objects.get(verb="run.failed")
@@ -155,7 +155,7 @@ def test_a_wish_for_detail_is_used_up(copy: Copy) -> None:
 
 def test_two_workers_make_one(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that slept through its lease writes nothing."""
-    from deployments import moves, placing
+    from deployments import placing
 
     no_engine(copy)
     row = wanted(copy)
@@ -168,7 +168,6 @@ def test_two_workers_make_one(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(placing.failures, "keep", slow)
     row = looked_at(row)
     assert row.state == "placing" and not Run.objects.exists() and not Failure.objects.exists()
-    assert moves.LeaseLost
 
 
 # --- the class --------------------------------------------------------------------------------------------------------
@@ -219,7 +218,7 @@ def test_pages_show_it_well(operator: Client, copy: Copy, what: str) -> None:
     title = title_of(ENDS[what][2])
     record = page(operator, "run", row.run_id)
     assert "Nothing was started" in record and "data-log" not in record and "Exact command" not in record
-    assert "Placed" not in record.split("How far it came")[-1] if "How far it came" in record else True
+    assert "How far it came" in record and "Placed" not in record.split("How far it came")[-1]
     assert "GPU " not in record.split("<main")[1].split("What happened, in order")[0].replace("GPU memory", "")
     failed = page(operator, "deployment", row.pk)
     assert f'href="{reverse("run", args=[row.run_id])}"' in failed and "Look at the whole record" in failed

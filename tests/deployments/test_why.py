@@ -212,13 +212,13 @@ def test_where_no_smaller_form_is_known_the_hub_is_searched_for_its_name(ask: An
 
 
 @pytest.mark.parametrize(
-    ("origin", "role", "url"),
+    ("origin", "url"),
     [
-        ("Qwen/Qwen3-14B-AWQ", "operator", "/models/downloads/new?source=huggingface&repo=Qwen%2FQwen3-14B-AWQ"),
-        ("", "operator", "/models/{model}/"),
+        ("Qwen/Qwen3-14B-AWQ", "/models/downloads/new?source=huggingface&repo=Qwen%2FQwen3-14B-AWQ"),
+        ("", "/models/{model}/"),
     ],
 )
-def test_a_form_that_no_host_has_leads_to_its_download(ask: Any, origin: str, role: str, url: str) -> None:
+def test_a_form_that_no_host_has_leads_to_its_download(ask: Any, origin: str, url: str) -> None:
     copy = too_big()
     small = form_of(copy, "Qwen3-14B-AWQ", **({"origin": origin, "source": "hf-cache"} if origin else {}))
     Copy.objects.filter(pk=small.pk).update(present=False)

@@ -16,12 +16,12 @@ def made(
     patterns: tuple[str, ...],
     examples: tuple[str, ...],
     near: tuple[str, ...],
-    fixes: tuple[Remedy, ...],
+    remedies: tuple[Remedy, ...],
     role: str,
     curable: bool,
 ) -> Rule:
     """A rule of this engine."""
-    return Rule(code, phase, title, why, patterns, examples, near, fixes, doc=OLLAMA_DOC, role=role, curable=curable)
+    return Rule(code, phase, title, why, patterns, examples, near, remedies, doc=OLLAMA_DOC, role=role, curable=curable)
 
 
 TABLE: tuple[Any, ...] = (

@@ -7,10 +7,12 @@ from deployments.diagnosis.rules import vllm_env, vllm_host, vllm_memory, vllm_p
 NEWER = _("Start with a newer version of the engine.")
 
 
-def shared(code: str, phase: str, others: tuple[Rule, ...], name: str, fixes: tuple[Remedy, ...], *more: str) -> Rule:
+def shared(
+    code: str, phase: str, others: tuple[Rule, ...], name: str, remedies: tuple[Remedy, ...], *more: str
+) -> Rule:
     """SGLang's own code for a failure that it has in common with vLLM."""
     rule = next(rule for rule in others if rule.code == name)
-    return Rule(code, phase, rule.title, rule.why, rule.patterns + more, rule.examples, rule.near, fixes,
+    return Rule(code, phase, rule.title, rule.why, rule.patterns + more, rule.examples, rule.near, remedies,
                 doc=SGLANG_DOC, role=rule.role, curable=rule.curable)  # fmt: skip
 
 

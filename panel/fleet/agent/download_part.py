@@ -115,11 +115,6 @@ class Part:
     def complete(self) -> bool:
         return self.have == self.size
 
-    @property
-    def on_disk(self) -> int:
-        """Bytes of the disk that it takes now."""
-        return min(self.size, os.fstat(self.file).st_blocks * 512)
-
     def write(self, at: int, data: bytes | memoryview) -> None:
         """Put down bytes that go on where a piece's own end. Raises OSError."""
         view = memoryview(data)
