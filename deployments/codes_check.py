@@ -9,6 +9,18 @@ CHECKS: dict[str, Pair] = {
         _("This model does not say how a chat is written down for it."),
         _("It can go on with a text, and answers no chat questions. Take its instruct form, or give a chat template."),
     ),
+    "check.file_gone": (
+        _("%(file)s is missing on the host."),
+        _("It was there when the model was found. Fetch it again, or put it back and check again."),
+    ),
+    "check.file_short": (
+        _("%(file)s is shorter than when it was found: %(now)s of %(was)s bytes."),
+        _("It may still be arriving, or is cut off. Fetch it again, or check again once it is whole."),
+    ),
+    "check.file_other": (
+        _("%(file)s is another file than when it was found: %(now)s bytes, not %(was)s."),
+        _("Look for models again, so that the plan counts with what lies there now."),
+    ),
     "check.tools_without_parser": (
         _("Tool calls are switched on, and nothing says how this model writes them."),
         _("The engine refuses to start so. Choose the tool call parser of this model, or switch tool calls off."),

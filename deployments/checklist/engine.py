@@ -17,6 +17,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from deployments import run_log
+from deployments.checklist import whole
 from deployments.checklist.findings import Finding
 from deployments.diagnosis import failure
 from deployments.diagnosis.result import Diagnosis, Evidence
@@ -35,7 +36,7 @@ from panel.fleet.models import Job
 log = logging.getLogger(__name__)
 
 CODE = "check.refused"  # of a refusal whose class is known
-FORMAT = 1  # raise it when a check comes to look at more: then all are asked anew
+FORMAT = 2  # raise it when a check comes to look at more: then all are asked anew
 KEPT = timedelta(days=7)  # a verdict; files, command and engine are in its key, drivers and limits of the host are not
 HOLDS = timedelta(days=1)  # a refusal ends a start so long
 OVERDUE = timedelta(seconds=330)  # the host's own limit and the way there and back
@@ -57,6 +58,7 @@ class Outcome:
     host: dict[str, Any] = field(default_factory=dict)
     seconds: float | None = None
     sure: bool = False  # a refusal whose class is proven by a line and does not go away by itself
+    files: tuple[Finding, ...] = ()  # weights that do not lie there as they were found
 
 
 def can_be_asked(check: Check) -> bool:
@@ -111,7 +113,10 @@ def order(check: Check, *, name: str = "", actor: Any = None) -> Job | None:
     """
     assert check.launch is not None and check.host is not None and check.copy is not None
     key = key_of(check)
-    task = wire.CheckTask.model_validate({**command_of(check.launch, check.copy), "secret_env": {}, "key": key})
+    artifact = check.copy.artifact
+    files = whole.inventory(check.copy.path, artifact.format, artifact.facts)
+    what = {**command_of(check.launch, check.copy), "secret_env": {}, "key": key, "files": files}
+    task = wire.CheckTask.model_validate(what)
     waiting = Job.objects.filter(host=check.host, kind="check", open=True, created_at__gt=timezone.now() - OVERDUE)
     try:
         with transaction.atomic():
@@ -222,12 +227,13 @@ def outcome_of(said: dict[str, Any], spec: DeploymentSpec, around: Around = NOWH
     host: dict[str, Any] = given if isinstance(given, dict) else {}
     took = said.get("seconds")
     seconds = float(took) if isinstance(took, int | float) and 0 <= took < 1e6 else None
+    files = tuple(whole.findings(said, around))
     if said.get("verdict") == "passed":
-        return Outcome("passed", None, host, seconds)
+        return Outcome("passed", None, host, seconds, files=files)
     if said.get("verdict") != "refused":
-        return Outcome("unknown", Finding("note", "check.cannot_be_asked"), host, seconds)
+        return Outcome("unknown", Finding("note", "check.cannot_be_asked"), host, seconds, files=files)
     finding, sure = _refused(said, spec, around)
-    return Outcome("refused", finding, host, seconds, sure)
+    return Outcome("refused", finding, host, seconds, sure, files)
 
 
 def diagnosis_of(check: Check) -> Diagnosis | None:

@@ -55,7 +55,7 @@ def look(
     failed = failed_here.last(check) if engine.can_be_asked(check) else None
     fixes = bool(check.refusals) or said.state == "refused" or failed is not None
     around = around_now.of_check(check, spec, fleet, own=own, whole=fixes)
-    if said.state == "refused":
+    if said.state == "refused" or said.files:
         said = engine.outcome(job, spec, around)
     if said.finding is not None and said.finding.fixes:
         said = replace(said, finding=replace(said.finding, fixes=_accepted(said.finding.fixes, spec, name, fleet)))
@@ -73,7 +73,7 @@ def look(
     plan = [replace(one, fixes=leads.linked(one.fixes)) for one in plan]
     return CheckList(
         (
-            Part("files", tuple(_files(check, spec, around))),
+            Part("files", (*_files(check, spec, around), *said.files)),
             Part("settings", tuple(settings), skipped=check.runtime is None and not settings),
             Part("plan", tuple(plan), skipped=check.reason.get("code") == length.CODE),
             _engine_part(check, said, before),
@@ -155,7 +155,7 @@ def _asked(
     if not ask or found.state == "running":
         return found, job
     old = job is not None and (timezone.now() - job.created_at).total_seconds() > AGAIN_AFTER_S
-    if job is None or again or (found.state == "unknown" and old and _may_change(found)):
+    if job is None or again or (old and _may_change(found)):
         job = engine.order(check, name=name, actor=actor)
         if job is None:
             return engine.Outcome("unknown", Finding("note", "check.host_busy")), None
@@ -164,8 +164,9 @@ def _asked(
 
 
 def _may_change(found: engine.Outcome) -> bool:
-    """An agent that is too old, or an engine that cannot be asked, will say the same again."""
-    return found.finding is not None and found.finding.code in ("check.not_finished", "check.not_made")
+    """Files may be whole again; an agent that is too old, or an engine that cannot be asked, will say the same."""
+    code = found.finding.code if found.finding is not None and found.state == "unknown" else ""
+    return bool(found.files) or code in ("check.not_finished", "check.not_made")
 
 
 def _failed(

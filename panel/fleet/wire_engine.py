@@ -8,6 +8,7 @@ from pydantic import Field
 
 from panel.fleet.wire_base import Message
 
+MAX_FILES = 1000  # of a model, to be compared
 MAX_CODE = 2000  # files of a model's own code, of all its copies
 
 
@@ -45,8 +46,11 @@ class CheckTask(Command):
     Under the same rules and environment as a start; what a start could not run is refused here as well. `key` is the
     panel's own name for what is checked. Result: one dict with `verdict` (passed; refused; unknown: this engine cannot
     be asked so), `exit_code` or `signal`, `output` (its newest lines), `seconds`, and `host` (what it met there:
-    shm_mib, open_files, disks as {what: free MiB}).
+    shm_mib, open_files, disks as {what: free MiB}); `files`: which `files` of the order (name within the model's
+    folder, bytes) are missing or of another size, as dicts with `name`, `was`, `now` (None: missing). An older agent
+    tells none.
     """
 
     kind: Literal["check"] = "check"
     key: str = Field(default="", max_length=64)
+    files: list[tuple[str, int]] = Field(default=[], max_length=MAX_FILES)

@@ -195,3 +195,18 @@ def test_an_engine_that_has_no_such_place_is_not_started(host: Host, table: Tabl
     (host.dir / "agent.json").chmod(0o600)
     (item,) = run(table, order(host, str(executable))).items
     assert item["verdict"] == "unknown" and "vLLM API server" not in item["output"]
+
+
+def test_weights_are_looked_at_as_they_lie_there(host: Host) -> None:
+    """Names and sizes; what is beyond the model's folder is nobody's business."""
+    folder = host.folder / "weights"
+    folder.mkdir()
+    for name, size in (("whole", 10), ("cut", 4), ("grown", 12)):
+        (folder / name).write_bytes(b"x" * size)
+    (folder / "link").symlink_to(folder / "nowhere")
+    files = [("whole", 10), ("cut", 10), ("grown", 10), ("gone", 10), ("link", 10), ("../agent.json", 1), ("/etc/x", 1)]
+    assert engine_check.changed(folder, files) == [
+        {"name": "cut", "was": 10, "now": 4}, {"name": "grown", "was": 10, "now": 12},
+        {"name": "gone", "was": 10, "now": None}, {"name": "link", "was": 10, "now": None},
+    ]  # fmt: skip
+    assert engine_check.changed(folder / "cut", [("cut", 10)]) == [{"name": "cut", "was": 10, "now": 4}]

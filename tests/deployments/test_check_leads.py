@@ -10,8 +10,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from deployments import contexts_check, preflight
+from deployments.checklist import whole
 from deployments.checklist.findings import Finding
 from deployments.checklist.look import CheckList, look
+from deployments.mending.around import Around
 from deployments.patching import apply
 from deployments.spec import DeploymentSpec
 from models_catalog.models import Artifact, Copy
@@ -131,3 +133,53 @@ def test_the_disks_are_those_of_the_newest_report() -> None:
     found = look(spec, name="soon", ask=False)
     assert [one.code for one in found.parts[4].findings] == ["check.disk_log"]
     assert shown(found, "check.disk_log")["fixes"][0]["page"] == reverse("host", args=[copy.host_id])
+
+
+def test_weights_that_went_since_they_were_found_are_errors() -> None:
+    copy = builders.make_copy(builders.make_host())
+    files = [
+        {"name": "a.safetensors", "size": 10, "kind": "weights"},
+        {"name": "config.json", "size": 1, "kind": "config"},
+    ]
+    Artifact.objects.update(facts={**copy.artifact.facts, "files": files})
+    spec = DeploymentSpec(artifact_id=copy.artifact_id)
+    look(spec, name="soon")
+    assert Job.objects.get().order["files"] == [["a.safetensors", 10]]
+    job = answer({**PASSED, "files": [{"name": "a.safetensors", "was": 10, "now": None}]})
+    found = look(spec, name="soon")
+    assert (found.verdict, found.parts[0].state) == ("refused", "error")
+    said = shown(found, "check.file_gone")
+    assert said["message"] == "a.safetensors is missing on the host."
+    assert said["fixes"][0]["page"] == reverse("model", args=[copy.artifact.model_id])
+    Job.objects.filter(pk=job.pk).update(created_at=timezone.now() - timedelta(minutes=1))
+    assert look(spec, name="soon").verdict == "running", "it is looked at again: somebody may have put it back"
+
+
+@pytest.mark.parametrize(
+    ("files", "codes"),
+    [
+        ([{"name": "a", "was": 10, "now": 4}], ["check.file_short"]),
+        ([{"name": "a", "was": 10, "now": 14}], ["check.file_other"]),
+        ([{"name": "a", "was": 10, "now": "x"}, 7, {"name": 3}, {"name": "b", "was": 1, "now": 10**5000}], []),
+        ("nonsense", []),
+    ],
+    ids=["shorter", "longer", "odd", "nonsense"],
+)
+def test_what_the_host_says_of_files_may_be_anything(files: Any, codes: list[str]) -> None:
+    assert [one.code for one in whole.findings({"files": files}, Around(model=1))] == codes
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "names", "wanted"),
+    [
+        ("/m/x", "hf", ["a", "b"], ["a", "b"]),
+        ("/m/mine.gguf", "gguf", ["theirs.gguf"], ["mine.gguf"]),
+        ("/m/x-1.gguf", "gguf", ["x-1.gguf", "x-2.gguf"], ["x-1.gguf", "x-2.gguf"]),
+        ("/m/y-1.gguf", "gguf", ["x-1.gguf", "x-2.gguf"], []),
+        ("/m/x", "hf", ["a\ufffd"], []),
+    ],
+    ids=["folder", "lone-file", "parts", "parts-renamed", "odd-name"],
+)
+def test_what_the_host_is_asked_to_compare(path: str, form: str, names: list[str], wanted: list[str]) -> None:
+    files = [{"name": name, "size": 5, "kind": "weights"} for name in names]
+    assert whole.inventory(path, form, {"files": files}) == [(name, 5) for name in wanted]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ SCRIPT = Path(__file__).with_name("check_script.py")
 LIMIT_S = 150.0  # of one check: importing an engine from a slow disk takes a minute
 WAIT_S = 100.0  # for another one on this host
 MOST_OUTPUT = 48 << 10  # characters of what the engine said that travel with the verdict
+MOST_FILES = 20  # that are told
 LITTLE = 8 << 10  # where nothing has to be explained
 
 
@@ -55,7 +56,27 @@ def _checked(settings: Config, task: CheckTask, folder: Path, teller: Teller) ->
         "output": output[-(LITTLE if ended["verdict"] == "passed" else MOST_OUTPUT) :].replace("\0", " "),
         "seconds": round(time.monotonic() - began, 1),
         "host": host(folder, env),
+        "files": changed(Path(task.model_path), task.files),
     }
+
+
+def changed(model: Path, files: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
+    """Of these files of the model (name, bytes) those that are missing or of another size; a look, nothing is read."""
+    folder = model if model.is_dir() else model.parent
+    found: list[dict[str, Any]] = []
+    for name, was in files:
+        place = Path(name)
+        if place.is_absolute() or ".." in place.parts or "\0" in name:
+            continue
+        try:
+            now: int | None = (folder / place).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            now = None
+        except OSError:  # it cannot be told
+            continue
+        if now != was:
+            found.append({"name": name, "was": was, "now": now})
+    return found[:MOST_FILES]
 
 
 def _ended(code: int, said: str) -> dict[str, Any]:
