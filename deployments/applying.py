@@ -57,14 +57,14 @@ def _class_of(row: Deployment, run: Run | None) -> str:
     return str((run.diagnosis.get("class") if run is not None else "") or params.get("cause") or row.reason["code"])
 
 
-def apply_finding(row: Deployment, family: str, *, base_number: int | None, actor: Any) -> None:
-    """Make the change that a finding offers; what serves is started again with it. `row` comes from queries.one.
+def apply_finding(row: Deployment, family: str, key: str = "", *, base_number: int | None, actor: Any) -> None:
+    """Make a change that a finding offers (its first without `key`); what serves is started again with it.
 
-    Raises Edited where settings were saved since, NoFix where it is not offered any more, would not start now or it
-    does not run with these settings, and what services.edit raises.
+    `row` comes from queries.one. Raises Edited where settings were saved since, NoFix where it is not offered any more,
+    would not start now or it does not run with these settings, and what services.edit raises.
     """
     assert row.revision is not None
-    fix = fixes.offered(row.run, family)
+    fix = fixes.offered(row.run, family, key)
     # A patch has the options whole: under other settings than those that run it would undo what somebody just saved.
     runs = row.state == State.READY and row.run is not None and row.run.revision_id == row.revision_id
     if base_number != row.revision.number:
@@ -72,7 +72,7 @@ def apply_finding(row: Deployment, family: str, *, base_number: int | None, acto
     if fix is None or not runs:
         raise NoFix
     if not fixes.still_helps(row, fix):
-        fixes.take_back(row.run, family)
+        fixes.take_back(row.run, family, fix)
         raise NoFix
     spec = patching.apply(DeploymentSpec.model_validate(row.revision.spec), fix["patch"])
     services.edit(row, spec=spec, actor=actor, base_number=base_number)

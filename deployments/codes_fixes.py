@@ -124,6 +124,19 @@ FIXES: dict[str, Pair] = {
     "fix.end_port": (_("End what holds the port: %(holder)s"), _("Run this on the host to see it:")),
     "fix.again": (_("Start again unchanged"), _("It may have been something outside, which has passed by now.")),
     "fix.again_port": (_("Start again"), _("The host then picks another free port.")),
+    "fix.restart": (_("Restart it"), _("It answers nobody until it is ready again.")),
+    "fix.second": (
+        _("Deploy the same model a second time"),
+        _("Under a name of its own; whoever asks chooses one of the two."),
+    ),
+    "fix.instruct": (
+        _("Use the form of this model that was taught to chat"),
+        _("Its name often ends in Instruct, Chat or it."),
+    ),
+    "fix.template": (
+        _("Name another chat template in the settings"),
+        _("The one from the model's publisher fits; its page has it."),
+    ),
     "fix.twin": (_("Use %(name)s, a smaller form of this model"), ""),
     "fix.gguf_file": (_("Use the GGUF file %(name)s instead of its folder"), ""),
     "fix.more_time": (

@@ -28,6 +28,7 @@ PAGES: dict[str, tuple[str, bool, Any]] = {
     "code": ("model", True, gettext_lazy("Open the model")),
     "host": ("host", True, gettext_lazy("Open the host")),
     "deployments": ("deployments", False, gettext_lazy("Open the deployments")),
+    "second": ("deployment-new", False, gettext_lazy("Deploy it once more")),
     "deployment": ("deployment", True, gettext_lazy("Open this deployment")),
 }
 
@@ -65,8 +66,9 @@ def _page(row: Deployment, fix: Fix) -> dict[str, Any]:
         return {"url": reverse(name, args=[row.pk]) + field, "label": str(word)}
     if of_one:
         return {"url": reverse(name, args=[fix.target]), "label": str(word)} if fix.target is not None else {}
-    host = f"?host={fix.target}" if fix.link == "install" and fix.target is not None else ""
-    return {"url": reverse(name) + host, "label": str(word)}
+    asked = {"install": "host", "second": "artifact"}.get(fix.link)
+    query = f"?{asked}={fix.target}" if asked and fix.target is not None else ""
+    return {"url": reverse(name) + query, "label": str(word)}
 
 
 def views(row: Deployment, fixes: Iterable[Fix]) -> list[dict[str, Any]]:

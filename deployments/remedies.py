@@ -124,7 +124,7 @@ class _Asks:
         if check.ok:
             if checked.refusal_of(check, self.spec):  # the engine has said already that it would not start so
                 return None
-            return fix.told(*_effects(check, fix.option, self.spec))
+            return fix.told(*effects(check, fix.option, self.spec))
         near = next(
             (change for change in check.changes if change.patch and planned.option_of(change) == fix.option), None
         )
@@ -141,14 +141,14 @@ class _Asks:
             return None
         to = patch.get(fix.option, (patch.get("options") or {}).get(fix.option))
         made = patch_fix(self.spec, fix.option, patch, to, chance=fix.chance, cost=fix.cost)
-        return made[0].told(*_effects(check, fix.option, self.spec)) if made else None
+        return made[0].told(*effects(check, fix.option, self.spec)) if made else None
 
 
 def _among(fix: Fix, found: Iterable[Fix]) -> bool:
     return any(dict(fix.patch) == dict(other.patch) for other in found if other.kind == "patch")
 
 
-def _effects(check: preflight.Check, option: str, spec: DeploymentSpec) -> list[Effect]:
+def effects(check: preflight.Check, option: str, spec: DeploymentSpec) -> list[Effect]:
     """What the estimate says of it, as far as memory is what it changes."""
     placed = check.placement
     memory = option in (*planned.OPTIONS.values(), "max_num_batched_tokens", "dtype", "")

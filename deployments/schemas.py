@@ -101,6 +101,13 @@ class ChangeOut(Schema):
     spec: dict[str, Any] = Field(description=_("The fields of the spec to set; empty where it is done elsewhere."))
 
 
+class ServingFixOut(ChangeOut):
+    """One thing that helps against a finding."""
+
+    kind: str = Field(description=_("patch: a change of the spec; again: a restart; else what people do elsewhere."))
+    command: str = Field(description=_("To be run on the host; empty where nothing is."))
+
+
 class ServingFindingOut(Schema):
     """Something that is not well with a deployment that serves."""
 
@@ -111,6 +118,7 @@ class ServingFindingOut(Schema):
     since: datetime
     facts: dict[str, Any] = Field(description=_("The numbers that show it."))
     fix: ChangeOut | None = Field(description=_("A change that would help and that the planner accepts."))
+    fixes: list[ServingFixOut] = Field(description=_("All that would help, that change among them."))
 
 
 class DeploymentOut(Schema):
@@ -235,16 +243,20 @@ def deployment_out(row: Deployment, model: str, silence: contact.Silence | None)
 
 def _finding_out(found: dict[str, Any]) -> dict[str, Any]:
     fix = found["fix"]
-    change = fix and {"code": fix["code"], "message": fix["said"].text, "hint": fix["said"].hint}
-    change = change and {**change, "spec": mask(fix["patch"])}  # options are in it whole
     facts = {name: value for name, value in found["params"].items() if name not in ("title", "why")}
     return {
         **{name: found[name] for name in ("code", "level", "since")},
         "message": found["text"],
         "hint": found["hint"],
         "facts": facts,
-        "fix": change,
+        "fix": fix and _change_out(fix),
+        "fixes": [{**_change_out(each), "kind": each["kind"], "command": each["command"]} for each in found["fixes"]],
     }
+
+
+def _change_out(fix: dict[str, Any]) -> dict[str, Any]:
+    told = {"code": fix["code"], "message": fix["said"].text, "hint": fix["said"].hint}
+    return {**told, "spec": mask(fix["patch"])}  # options are in it whole
 
 
 def _step(row: Deployment, run: Run | None) -> str:

@@ -17,6 +17,7 @@ def apply_finding(request: HttpRequest, pk: int, family: str) -> HttpResponse:
     """Make the change that a finding offers: a new revision, with which it starts again."""
     number = request.POST.get("revision", "")
     base = int(number) if number.isdecimal() and len(number) < 10 else None
-    applying.apply_finding(queries.one(pk), family, base_number=base, actor=request.actor)
+    key = request.POST.get("fix", "")[:40]
+    applying.apply_finding(queries.one(pk), family, key, base_number=base, actor=request.actor)
     messages.success(request, _("The settings are changed. It starts again with them."))
     return go(request, reverse("deployment", args=[pk]))

@@ -15,6 +15,7 @@ from deployments.diagnosis.rule import COSTS
 # host: done on the machine. model: another model. settings: a value that only a person knows.
 Kind = Literal["patch", "again", "runtime", "package", "repair", "permission", "stop", "host", "model", "settings"]
 BY_CLICK = 8  # what one click can do comes before what takes a walk to the machine
+KEPT = ("text", "option", "command", "link", "target")  # kept with a fix where it has them
 OPEN = 25  # a fix whose number only a person knows
 
 
@@ -68,13 +69,18 @@ class Fix:
     def kept(self) -> dict[str, Any]:
         """As a row keeps a change that is offered for as long as the row says so."""
         effects = [{"good": each.good, "code": each.code, "params": dict(each.params)} for each in self.effects]
-        return {"code": self.code, "params": dict(self.params), "patch": dict(self.patch), "effects": effects}
+        said = {name: getattr(self, name) for name in KEPT if getattr(self, name)}
+        kept = {"code": self.code, "params": dict(self.params), "patch": dict(self.patch), "effects": effects}
+        return {"kind": self.kind, **kept, **said}
 
     @classmethod
     def of_kept(cls, kept: Mapping[str, Any]) -> Fix:
-        """What `kept` made; rows from before effects were kept have none."""
+        """What `kept` made; rows from before effects were kept have none, and are all of changes."""
         effects = tuple(Effect(each["good"], each["code"], each["params"]) for each in kept.get("effects") or ())
-        return cls("patch", kept["code"], kept["params"], patch=kept["patch"], effects=effects)
+        said = {name: kept[name] for name in KEPT if name in kept}
+        return cls(
+            kept.get("kind", "patch"), kept["code"], kept["params"], patch=kept["patch"], effects=effects, **said
+        )
 
     def told(self, *effects: Effect) -> Fix:
         return replace(self, effects=(*self.effects, *effects))

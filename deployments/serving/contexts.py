@@ -7,10 +7,12 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from deployments import contexts_fixes
 from deployments.diagnosis.serving_window import Window
 from deployments.fix_words import in_sentences
 from deployments.mending.fix import Fix
 from deployments.models import Deployment, Run
+from deployments.serving import fixes
 from deployments.states import State
 from deployments.wording import words
 from panel.core.numbers import ngroup
@@ -26,10 +28,10 @@ def findings_of(row: Deployment) -> list[dict[str, Any]]:
     run = row.run
     if run is None or row.state != State.READY:
         return []
-    return [_said(each) for each in run.findings.get("found", [])]
+    return [_said(row, each) for each in run.findings.get("found", [])]
 
 
-def _said(kept: Mapping[str, Any]) -> dict[str, Any]:
+def _said(row: Deployment, kept: Mapping[str, Any]) -> dict[str, Any]:
     said, fix = words(kept), kept.get("fix")
     assert said is not None
     kind, icon = NOTES.get(kept["level"], NOTES["note"])
@@ -41,8 +43,19 @@ def _said(kept: Mapping[str, Any]) -> dict[str, Any]:
         "hint": said.hint,
         "since": dt.datetime.fromtimestamp(kept["since"], dt.UTC),
         "fix": {**fix, "said": in_sentences(Fix.of_kept(fix))} if fix else None,
+        "fixes": [_fix(row, Fix.of_kept(each)) for each in fixes.all_of(kept)],
         "id": kept["family"].replace(".", "-"),
     }
+
+
+def _fix(row: Deployment, fix: Fix) -> dict[str, Any]:
+    """One thing that helps, with its button."""
+    view = contexts_fixes.fix_view(row, fix) | {"said": in_sentences(fix), "patch": dict(fix.patch)}
+    if fix.kind == "patch":
+        return {**view, "post": "change", "label": _("Change it and restart")}
+    if fix.kind == "again":
+        return {**view, "post": "restart", "label": _("Restart")}
+    return view
 
 
 def worst(row: Deployment) -> dict[str, Any] | None:

@@ -1,21 +1,25 @@
-"""The change that would help against a finding: a patch of the settings that the planner accepts, or none.
+"""What would help against a finding: changes of the settings that the planner accepts, a restart, or what people do.
 
-Candidates stand in the order in which they cost least; the first that would start is offered.
+Candidates stand in the order in which they cost least; of the changes those are offered that would start.
 """
 
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from deployments import patching, preflight
-from deployments.diagnosis.serving import Symptom
-from deployments.mending import edits
+from deployments import around_now, patching, preflight, remedies
+from deployments.diagnosis import offers
+from deployments.diagnosis.reader import match
+from deployments.diagnosis.result import Evidence
+from deployments.diagnosis.serving_window import Symptom
+from deployments.mending import edits, turn
 from deployments.mending.fix import Fix
 from deployments.mending.making import patch_fix
 from deployments.models import Deployment, Run
 from deployments.placement import DEFAULT_UTILISATION
+from deployments.planner.asked import flags_of
 from deployments.spec import DeploymentSpec
 
 log = logging.getLogger(__name__)
@@ -23,6 +27,7 @@ log = logging.getLogger(__name__)
 MOST_SHARE, LEAST_SHARE, STEP_SHARE = 0.95, 0.5, 0.05
 BLOCK = 1024  # tokens to which a longer context is rounded up
 CHANCE = 60  # of all alike: their order says which comes first
+MOST, MOST_TRIED = 3, 6  # that are offered, and changes of which the planner is asked
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,13 @@ def _graphs(now: Now, params: Mapping[str, Any]) -> Iterator[Fix]:
         yield Fix("patch", "fix.graphs", patch=patch, option="enforce_eager", chance=CHANCE)
 
 
+def _own_template(now: Now, params: Mapping[str, Any]) -> Iterator[Fix]:
+    """The model's own chat template, where another was set."""
+    patch = edits.without_option(now.spec, "chat_template")
+    if patch is not None:
+        yield Fix("patch", "fix.drop", {"names": ["chat_template"]}, patch=patch, option="chat_template", chance=CHANCE)
+
+
 HELPS: dict[str, Callable[[Now, Mapping[str, Any]], Iterator[Fix]]] = {
     "serve.kv_full": _more_cache,
     "serve.preempting": _preempting,
@@ -126,23 +138,75 @@ HELPS: dict[str, Callable[[Now, Mapping[str, Any]], Iterator[Fix]]] = {
     "serve.memory_short": _less_memory,
     "serve.long": _longer,
     "serve.slow": _graphs,
+    "serve.role_markers": _own_template,
+}
+RESTART = Fix("again", "fix.restart")
+# What no setting does, after the changes.
+BESIDE: dict[str, tuple[Fix, ...]] = {
+    "serve.silent": (RESTART,),
+    "serve.dead": (RESTART,),
+    "serve.mute": (RESTART,),
+    "serve.creeping": (RESTART,),
+    "serve.creeping_gpu": (RESTART,),
+    "serve.role_markers": (
+        Fix("model", "fix.instruct", link="models"),
+        Fix("settings", "fix.template", option="chat_template", link="settings"),
+    ),
 }
 
 
-def fix_for(row: Deployment, symptom: Symptom) -> dict[str, Any] | None:
-    """The first change that would help and that the planner accepts. Never raises: a finding is worth saying alone."""
-    if symptom.code not in HELPS:
-        return None
+def _of_class(now: Now, row: Deployment, symptom: Symptom, fleet: preflight.Fleet) -> list[Fix]:
+    """What helps against the class that its log tells of. Whose memory it is concerns nobody who looks at the page."""
+    rule, log = match(now.spec.engine, str(symptom.params.get("line") or ""))
+    if rule is None or rule.code != symptom.params.get("cause"):
+        return []
+    options = {name.replace("-", "_"): value for name, value in flags_of(now.spec).items()}
+    made = offers.offers(rule, log, {}, Evidence(options=options))
+    around = replace(around_now.of_run(row.run, now.spec, fleet, own=row.pk), holders=())
+    return [RESTART if fix.kind == "again" else fix for fix in turn.fixes_of(rule.code, made, now.spec, around)]
+
+
+def _candidates(now: Now, row: Deployment, symptom: Symptom, fleet: preflight.Fleet) -> Iterator[Fix]:
+    if symptom.code in HELPS:
+        yield from HELPS[symptom.code](now, symptom.params)
+    if symptom.code == "serve.logged":
+        yield from _of_class(now, row, symptom, fleet)
+    if symptom.code == "serve.waiting":
+        yield Fix("settings", "fix.second", link="second", target=now.spec.artifact_id)
+    yield from BESIDE.get(symptom.code, ())
+
+
+def fixes_for(row: Deployment, symptom: Symptom) -> dict[str, Any]:
+    """{fix: the first change that would help and that the planner accepts, more: what helps as well}, as a row keeps
+    them. Never raises: a finding is worth saying alone.
+    """
+    found: list[Fix] = []
     try:
         now = Now(DeploymentSpec.model_validate(row.revision.spec), row.run.placement)
-        fleet = preflight.Fleet.of(now.spec, row.run_id)  # the change starts it anew
-        for fix in HELPS[symptom.code](now, symptom.params):
-            check = patching.tried(now.spec, fix.patch, row.name, fleet=fleet)
-            if check is not None and check.ok:
-                return fix.kept()
+        found = _accepted(now, row, symptom)
     except Exception:
         log.exception("no change could be checked for %s of %s", symptom.code, row.name)
-    return None
+    first = next((fix for fix in found if fix.kind == "patch"), None)
+    return {"fix": first and first.kept(), "more": [fix.kept() for fix in found if fix is not first]}
+
+
+def _accepted(now: Now, row: Deployment, symptom: Symptom) -> list[Fix]:
+    if symptom.code not in {*HELPS, *BESIDE, "serve.logged", "serve.waiting"}:
+        return []
+    fleet = preflight.Fleet.of(now.spec, row.run_id)  # the change starts it anew
+    found: list[Fix] = []
+    tried = 0
+    for fix in _candidates(now, row, symptom, fleet):
+        if len(found) >= MOST:
+            break
+        if fix.kind != "patch":
+            found.append(fix)
+        elif tried < MOST_TRIED:
+            tried += 1
+            check = patching.tried(now.spec, fix.patch, row.name, fleet=fleet)
+            if check is not None and check.ok:
+                found.append(fix.told(*remedies.effects(check, fix.option, now.spec)))
+    return found
 
 
 def still_helps(row: Deployment, fix: Mapping[str, Any]) -> bool:
@@ -154,14 +218,30 @@ def still_helps(row: Deployment, fix: Mapping[str, Any]) -> bool:
     return check is not None and check.ok
 
 
-def offered(run: Run | None, family: str) -> dict[str, Any] | None:
-    """The change that a kept finding offers."""
+def offered(run: Run | None, family: str, key: str = "") -> dict[str, Any] | None:
+    """The change of this key that a kept finding offers; without one its first."""
     found = run.findings.get("found", []) if run is not None else []
-    return next((each["fix"] for each in found if each["family"] == family and each.get("fix")), None)
+    changes = [fix for each in found if each["family"] == family for fix in all_of(each) if _is_change(fix)]
+    return next((fix for fix in changes if not key or Fix.of_kept(fix).key == key), None)
 
 
-def take_back(run: Run, family: str) -> None:
-    """Offer the change of a finding no more. Holds only while the row says what was read."""
+def all_of(kept: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All that a kept finding offers; rows of earlier have one at most."""
+    return [fix for fix in (kept.get("fix"), *kept.get("more", ())) if fix]
+
+
+def _is_change(fix: Mapping[str, Any]) -> bool:
+    return fix.get("kind", "patch") == "patch"
+
+
+def take_back(run: Run, family: str, fix: Mapping[str, Any]) -> None:
+    """Offer a change of a finding no more. Holds only while the row says what was read."""
     kept = run.findings
-    without = [{**each, "fix": None} if each["family"] == family else each for each in kept["found"]]
+    without = [_without(each, fix) if each["family"] == family else each for each in kept["found"]]
     Run.objects.filter(pk=run.pk, findings=kept).update(findings={**kept, "found": without})
+
+
+def _without(kept: dict[str, Any], fix: Mapping[str, Any]) -> dict[str, Any]:
+    left = [each for each in all_of(kept) if each != fix]
+    first = next((each for each in left if _is_change(each)), None)
+    return {**kept, "fix": first, "more": [each for each in left if each is not first]}

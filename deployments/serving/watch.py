@@ -107,8 +107,9 @@ def _note_findings(row: Deployment, points: list[Point], now: float) -> None:
     window = Window(points, now)
     base = serving_memory.base_of(window, facts, kept.get("base") or {})
     found = serving.judge(points, facts, before, base)
-    known = {each["code"]: each.get("fix") for each in kept.get("found", [])}
-    said = [{**asdict(each), "fix": known.get(each.code) or _fix(row, each, known)} for each in found]
+    known = {_of(each): {"fix": each.get("fix"), "more": each.get("more", [])} for each in kept.get("found", [])}
+    # looked for once, when the finding begins
+    said = [{**asdict(each), **(known.get(_of(asdict(each))) or fixes.fixes_for(row, each))} for each in found]
     new = {"found": said, "base": base} if said or base else {}
     if new == kept or not Run.objects.filter(pk=run.pk, ended_at=None, findings=kept).update(findings=new):
         return
@@ -116,9 +117,9 @@ def _note_findings(row: Deployment, points: list[Point], now: float) -> None:
         events.announce(row.pk, state=row.state, name=row.name)
 
 
-def _fix(row: Deployment, symptom: Symptom, known: dict[str, Any]) -> dict[str, Any] | None:
-    """A change that would help, looked for once, when the finding begins."""
-    return None if symptom.code in known else fixes.fix_for(row, symptom)
+def _of(finding: dict[str, Any]) -> tuple[str, Any]:
+    """What its fixes are of."""
+    return finding["code"], finding["params"].get("cause")
 
 
 def found_of(kept: dict[str, Any]) -> Symptom:

@@ -114,7 +114,7 @@ def test_what_serves_is_not_stopped_for_a_change_that_would_not_start_any_more(c
 def test_a_finding_shows_no_secret_of_the_options(copy: Copy) -> None:
     options = {"hf_overrides": {"token": SECRET}}
     row = serving(copy, {**SEQUENCES, "patch": {"options": {**options, "max_num_seqs": 8}}}, options=options)
-    told = json.dumps(deployment_out(row, "m"), default=str)
+    told = json.dumps(deployment_out(row, "m", None), default=str)
     assert SECRET not in told and '"max_num_seqs": 8' in told
 
 

@@ -12,10 +12,12 @@ import redis
 from django.test import Client
 from django.utils import timezone
 
-from deployments import acts, patching, reconcile
+from deployments import acts, patching, queries, reconcile
 from deployments.diagnosis import phases
+from deployments.diagnosis.rules import BY_CODE
 from deployments.gateway.ask import Answer
 from deployments.models import Deployment, Run
+from deployments.schemas import deployment_out
 from deployments.serving import contexts, fixes, live_probe, watch
 from deployments.spec import DeploymentSpec
 from panel.accounts.models import User
@@ -220,7 +222,7 @@ def test_asking_whether_a_change_still_helps_writes_nothing(row: Deployment, bro
     Host.objects.update(ram_total_mib=6_000)
     assert not fixes.still_helps(read, fix)
     assert found(row) == kept
-    fixes.take_back(read.run, "serve.kv_full")
+    fixes.take_back(read.run, "serve.kv_full", fix)
     assert [each["fix"] for each in found(row)] == [None]
 
 
@@ -437,6 +439,63 @@ def test_a_quiet_page_shows_no_finding_and_without_numbers_no_empty_box(row: Dep
     page = browser("viewer").get(f"/deployments/{row.pk}/").content.decode()
     assert "serve-" not in page
     assert 'id="now"' in page and 'aria-labelledby="now-h" hidden' in page
+
+
+def test_each_change_that_would_start_has_a_button_and_one_is_made(row: Deployment, broker: redis.Redis) -> None:
+    keep(broker, row, running=8, preemptions=lambda age: 100 - age // 60)
+    watch.look(time.time())
+    (one,) = found(row)
+    assert (one["code"], one["fix"]["patch"]) == ("serve.preempting", {"kv_cache_gib": 6})
+    second = next(each for each in one["more"] if each["kind"] == "patch")
+    assert second["patch"]["options"]["max_num_seqs"] == 6 and any(each["good"] for each in second["effects"])
+    operator = browser("operator")
+    page = operator.get(f"/deployments/{row.pk}/").content.decode()
+    assert page.count("Change it and restart: ") == 2
+    assert "Answer at most 6 requests at the same time." in page and "Answers stay as exact as now." in page
+    where = f"/deployments/{row.pk}/findings/serve.preempting/apply"
+    assert operator.post(where, {"revision": "1", "fix": "0" * 12}).status_code == 409
+    assert operator.post(where, {"revision": "1", "fix": fixes.Fix.of_kept(second).key}).status_code == 302
+    row.refresh_from_db()
+    assert row.revision.spec["options"]["max_num_seqs"] == 6 and row.revision.spec["kv_cache_gib"] == 4
+
+
+@pytest.mark.parametrize("values", [{"health": 503}, {"health": None, "problem": "timeout"}], ids=["dead", "mute"])
+def test_what_only_a_restart_helps_has_its_button(row: Deployment, broker: redis.Redis, values: dict[str, Any]) -> None:
+    keep(broker, row, **values)
+    watch.look(time.time())
+    (one,) = found(row)
+    assert one["fix"] is None and [each["kind"] for each in one["more"]] == ["again"]
+    where = f"/deployments/{row.pk}/restart"
+    page = browser("operator").get(f"/deployments/{row.pk}/").content.decode()
+    part = page[page.index('id="findings"') : page.index('id="now"')]
+    assert "Restart it." in part and f'action="{where}"' in part
+    page = browser("viewer").get(f"/deployments/{row.pk}/").content.decode()
+    assert "Restart it." in page and where not in page
+
+
+def test_a_queue_without_a_reason_leads_to_a_second_deployment(row: Deployment, broker: redis.Redis) -> None:
+    keep(broker, row, waiting=4)
+    watch.look(time.time())
+    page = browser("operator").get(f"/deployments/{row.pk}/").content.decode()
+    assert "Deploy the same model a second time." in page
+    assert f'href="/deployments/new?artifact={row.revision.spec["artifact_id"]}"' in page
+
+
+def test_what_the_log_says_has_the_fixes_of_its_class(row: Deployment, broker: redis.Redis) -> None:
+    keep(broker, row)
+    line = BY_CODE["tok.chat_template_runtime"].examples[0]
+    minute = int(time.time() // 60)
+    classes = {"tok.chat_template_runtime": {"counts": [[minute, 4]], "line": line}}
+    Run.objects.filter(pk=row.run_id).update(parser={"classes": classes})
+    watch.look(time.time())
+    (one,) = found(row)
+    assert (one["code"], one["params"]["cause"]) == ("serve.logged", "tok.chat_template_runtime")
+    assert "chat_template" in one["fix"]["patch"]["options"]
+    assert "model" in [each["kind"] for each in one["more"]]
+    told = browser("operator").get(f"/deployments/{row.pk}/").content.decode()
+    assert "Let it chat by a plain template" in told and 'href="/models/"' in told
+    out = deployment_out(queries.one(row.pk), "m", None)["findings"][0]
+    assert out["fixes"][0]["kind"] == "patch" and out["fixes"][0]["spec"] == out["fix"]["spec"]
 
 
 def test_the_change_is_made_once_and_recorded(row: Deployment, broker: redis.Redis) -> None:

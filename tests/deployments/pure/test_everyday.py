@@ -189,6 +189,7 @@ SERVING: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "serve.memory_short": ({"most": 40}, {"gpu_memory_utilization": 0.8}, {"kv_cache_gib": 3}),
     "serve.long": ({"asked": 9000}, {"max_model_len": 9216}, {"max_model_len": 9216}),
     "serve.slow": ({}, {"enforce_eager": None}, {"enforce_eager": None}),
+    "serve.role_markers": ({}, {"chat_template": None}, {"chat_template": None}),
 }  # fmt: skip
 
 
@@ -197,7 +198,7 @@ def test_what_is_found_while_it_serves(code: str) -> None:
     params, *wanted = SERVING[code]
     assert set(SERVING) == set(serving.HELPS)
     for device, change in zip(("gpu", "cpu"), wanted, strict=True):
-        options = {"max_num_seqs": 32, "max_model_len": 8192, "enforce_eager": True}
+        options = {"max_num_seqs": 32, "max_model_len": 8192, "enforce_eager": True, "chat_template": "x"}
         placement = {"device": device, "utilisation": 0.85, "kv_cache_gib": 4}
         now = serving.Now(DeploymentSpec(artifact_id=1, options=options), placement)
         first = next(iter(serving.HELPS[code](now, params)))
