@@ -19,7 +19,16 @@ CODES: dict[str, Pair] = {
     **SECRETS,
     **PLACES,
     # the loop
-    "queued.waiting": (_("Waiting for its turn."), ""),
+    "queued.waiting": (_("Waiting for its turn."), _("Berth looks for a place next. Nothing to do.")),
+    "placing.now": (
+        _("Berth looks for a host with the model, an engine and enough memory."),
+        _("It takes a few seconds. Nothing to do."),
+    ),
+    "preparing.now": (_("A place is found; the host is told what to start."), _("Nothing to do.")),
+    "stopping.now": (
+        _("Requests that are running get the time to finish; then every process is ended."),
+        _("Nothing to do. It counts as stopped only when the host reports that all of them are gone."),
+    ),
     "reserve.no_room": (
         _("%(device)s has no room for %(mib)s MiB more."),
         _("It starts by itself when memory is free. Stop something else, or choose another place in the settings."),

@@ -7,6 +7,7 @@ from django.conf import settings
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
 from deployments import checking, contact, contexts_failed, contexts_fixes, describing, queries, remedies, stalls
@@ -31,7 +32,7 @@ from deployments.pages import proof
 from deployments.serving.contexts import findings_of, numbers
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
-from deployments.steps import HOST_RESTARTED
+from deployments.steps import HOST_RESTARTED, NO_CONTACT
 from deployments.wording import STEP_NOTES, STEP_NOTES_CPU, candidates, changes, person, words
 from panel.accounts.forms import TokenForm
 from panel.core.numbers import approx, duration, gib, ngroup
@@ -39,6 +40,22 @@ from panel.core.numbers import approx, duration, gib, ngroup
 KINDS = {State.READY: "ready", State.FAILED: "failed", State.STOPPED: "stopped"}  # every other state is "moving"
 RUNS_SHOWN = 20
 AFTER_KILL_S = 5  # until then it is no news that processes of a stopping run are still there
+AS_LONG_AS_IT_TAKES = {  # these states have no end of their own: what is waited for, and what a person can do
+    State.QUEUED: _lazy(
+        "It waits as long as it takes, looks again by itself and starts when it can. Stop ends the waiting; in its "
+        "settings another place can be chosen."
+    ),
+    State.LOST: _lazy(
+        "Berth waits for the host as long as it takes, and ends nothing meanwhile. You need not stay here."
+    ),
+}
+WHY_NOT_YET = {  # while a state says no reason of its own
+    State.QUEUED: {"code": "queued.waiting"},
+    State.PLACING: {"code": "placing.now"},
+    State.PREPARING: {"code": "preparing.now"},
+    State.STOPPING: {"code": "stopping.now"},
+    State.LOST: NO_CONTACT,
+}
 DOTS = {"yes": "", "skip": "", "now": "x", "todo": "t"}
 
 
@@ -141,6 +158,7 @@ def moving(row: Deployment) -> dict[str, Any]:
     so_far = (now - going.created_at).total_seconds() if going is not None else None
     left = usual["all"]["median"] - so_far if "all" in usual and so_far is not None else None
     context: dict[str, Any] = {
+        "reason": words(row.reason or WHY_NOT_YET.get(State(row.state))),
         "lead": _no_contact(row) or _lead(row, left),
         "so_far": so_far,
         "again": _again(row),
@@ -227,10 +245,10 @@ def _usually(run: Run | None, usual: dict[str, Any]) -> str:
 
 
 def _deadline(row: Deployment, now: dt.datetime) -> str:
+    if row.state in AS_LONG_AS_IT_TAKES or row.reason.get("code") == NO_CONTACT["code"]:
+        return str(AS_LONG_AS_IT_TAKES.get(State(row.state), AS_LONG_AS_IT_TAKES[State.LOST]))
     if row.deadline_at is None:
         return ""
-    if row.state == State.QUEUED:
-        return ""  # it waits until there is room, or someone stops it
     left = rough((row.deadline_at - now).total_seconds())
     if row.state == State.STARTING:
         text = _("If it is not ready within %(time)s, Berth ends it and says here why, and what to do.")
@@ -291,6 +309,7 @@ def failed(row: Deployment, run: Run | None, *, may_operate: bool, actor: Any = 
         "fixes": fixes,
         "fixes_note": contexts_fixes.note(row, fixes),
         "effects_by": proof.effects_by(run, fixes),
+        "rest": _rest(row),
         "whom_to_ask": contexts_fixes.whom_to_ask(row),
         "ways": ways(row, fixes),
         "attempts": contexts_fixes.attempts(run if of_run else None),
@@ -319,6 +338,15 @@ def _retry(row: Deployment) -> dict[str, str] | None:
     text = _("Berth starts it again by itself in %(time)s (attempt %(n)s of %(most)s).")
     spec = DeploymentSpec.model_validate(row.revision.spec)
     return {"text": text % {"time": duration(left), "n": row.attempts + 1, "most": spec.restart.max_attempts}}
+
+
+def _rest(row: Deployment) -> str:
+    """That nothing happens by itself any more, so that nobody waits for it; "" while Berth tries again."""
+    if row.next_attempt_at is not None and row.desired == Desired.RUNNING:
+        return ""
+    if row.reason.get("code") == "stop.not_proven":
+        return _("Berth goes on looking, and says here when they are gone. Until then nothing new starts.")
+    return _("Berth does not start it again by itself. It stays so until someone does.")
 
 
 def _proof(run: Run) -> str:
