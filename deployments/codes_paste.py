@@ -82,6 +82,10 @@ PASTE: dict[str, Pair] = {
         _("This starts %(engine)s; Berth will start vLLM. What means the same there was taken."),
         _("Look through the settings before you start it."),
     ),
+    "paste.other_version": (
+        _("The command is written for vLLM %(written)s; its flags were read as %(read)s has them."),
+        _("To run %(written)s, install it on the page “Engines” and choose it under Expert settings."),
+    ),
     "paste.shared_context": (
         _("There, %(total)s tokens are shared by %(n)s requests at once; here each may be %(each)s long."),
         "",
@@ -104,6 +108,17 @@ PASTE: dict[str, Pair] = {
     "paste.secret_hub": (
         _("%(name)s is a secret: it was not kept."),
         _("Nothing is downloaded when a model starts. Tokens for downloads are kept on the page “Access to hubs”."),
+    ),
+    "paste.secret_variable": (
+        _("%(name)s is a secret: it was not kept."),
+        _("If the engine needs it, keep it on the page “Secrets” and name it under Expert settings."),
+    ),
+    "paste.secret_variable_offered": (
+        _("%(name)s is a secret: it was not kept."),
+        _(
+            "Berth can keep it sealed as the secret %(stored)s and give it to the engine, on hosts whose owner lets"
+            " this variable through."
+        ),
     ),
     "paste.secret_offered": (
         _("%(name)s is a secret: it was not kept."),

@@ -5,22 +5,28 @@ sealed with the panel's key, for this person and a few minutes alone: nothing is
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from time import time
 from typing import Any
 
+from django.db import transaction
 from django.utils.translation import gettext_lazy as _
 
 from deployments.pasting.draft import Draft
+from deployments.pasting.secret_names import secret_variable
+from deployments.pasting.start import Finding
 from panel.accounts import secret_store
 from panel.accounts.access import can
 from panel.accounts.actor import as_actor
 from panel.accounts.models import Secret
 from panel.core.crypto import CannotUnseal, seal, unseal
-from panel.core.errors import Conflict
+from panel.core.errors import Conflict, NotFound
 
 VALID_S = 3600.0
+# What is said of a secret that was left out, and of one that can be kept.
+LEFT_OUT = {"paste.secret_hub": "paste.secret_offered", "paste.secret_variable": "paste.secret_variable_offered"}
 LONGEST = 100_000  # characters of what a page sends back
 
 
@@ -48,24 +54,31 @@ def look(draft: Draft, page: Carried, actor: Any) -> tuple[dict[str, str], tuple
     for variable, name in page.kept.items():
         if variable in draft.secrets:
             draft.env_secrets[variable] = name
-            told = [one for one in draft.findings if one.code == "paste.secret_hub"]
-            draft.findings = [one for one in draft.findings if one not in told]
+            draft.findings = [one for one in draft.findings if _variable(one) != variable]
             draft.tell("note", "paste.secret_named", "taken", "env_secrets", variable=variable, name=name)
     offers = _offers({name: value for name, value in draft.secrets.items() if name not in draft.env_secrets}, actor)
-    for offer in offers:  # what the hint would say first can be done by a click
-        code = "paste.secret_there" if offer.there else "paste.secret_offered"
-        draft.findings = [
-            replace(one, code=code, params={**one.params, "stored": offer.name})
-            if one.code == "paste.secret_hub"
-            else one
-            for one in draft.findings
-        ]
+    by_variable = {offer.variable: offer for offer in offers}
+    draft.findings = [_offered(one, by_variable.get(_variable(one))) for one in draft.findings]
     return dict(draft.env_secrets), offers
+
+
+def _variable(finding: Finding) -> str:
+    """The variable of the secret that a finding says was left out; "" where it is about none."""
+    return secret_variable(str(finding.params.get("name", ""))) if finding.code in LEFT_OUT else ""
+
+
+def _offered(finding: Finding, offer: Offer | None) -> Finding:
+    """What the hint would say first can be done by a click."""
+    if offer is None:
+        return finding
+    code = "paste.secret_there" if offer.there else LEFT_OUT[finding.code]
+    return replace(finding, code=code, params={**finding.params, "stored": offer.name})
 
 
 def _offers(found: Mapping[str, str], actor: Any) -> tuple[Offer, ...]:
     who = as_actor(actor) if actor is not None else None
-    if not found or who is None or who.id is None or not can(who, secret_store.OWN):
+    # The shell is no person: what it keeps is the team's.
+    if not found or who is None or not can(who, secret_store.OWN if who.id is not None else secret_store.MANAGE):
         return ()
     rows = list(secret_store.usable(who.id))
     offers = (_offer(variable, value, rows) for variable, value in found.items())
@@ -74,7 +87,9 @@ def _offers(found: Mapping[str, str], actor: Any) -> tuple[Offer, ...]:
 
 def _offer(variable: str, value: str, rows: Iterable[Secret]) -> Offer | None:
     """A new one under a name that is free, or the one that is this very secret; None where only its name is known."""
-    usual = variable.lower().replace("_", "-")
+    usual = re.sub(r"-{2,}", "-", variable.lower().replace("_", "-"))[:60].strip("-")
+    if not secret_store.NAME.fullmatch(usual):
+        return None
     known = {row.name: row for row in reversed(list(rows))}  # a person's own wins over the team's
     if not value:
         return Offer(variable, usual, there=True) if usual in known else None
@@ -91,6 +106,29 @@ def _is(row: Secret, value: str) -> bool:
         return secret_store.is_value(row, value)
     except CannotUnseal:
         return False
+
+
+def keep(offers: Iterable[Offer], variables: Iterable[str], actor: Any) -> Carried:
+    """Keep the secrets for these variables, for the person, or for the team where there is none. Raises NotFound, and
+    what the store raises; then none was kept."""
+    known = {offer.variable: offer for offer in offers}
+    chosen = list(dict.fromkeys(variables))
+    for variable in chosen:
+        if variable not in known:
+            raise NotOffered(params={"variable": variable[:100], "known": ", ".join(known) or "–"})
+    with transaction.atomic():
+        for offer in (known[variable] for variable in chosen):
+            if not offer.there:
+                secret_store.keep(offer.name, offer.value, team=as_actor(actor).user is None, actor=actor)
+    return Carried({variable: known[variable].name for variable in chosen})
+
+
+class NotOffered(NotFound):
+    """The text has no secret that could be kept for this variable."""
+
+    code = "paste.not_offered"
+    message: Any = _("This command has no secret for %(variable)s that could be kept.")
+    hint: Any = _("It has: %(known)s.")
 
 
 # --- through the page -------------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from deployments.engines import arguments, denied
 from deployments.engines.base import Reason, RuntimeFacts
 from deployments.engines.options import Schema
 from deployments.pasting.hiding import hide
+from deployments.pasting.secret_names import HF_TOKEN, is_secret, of_a_hub, secret_variable
 from deployments.pasting.start import Finding, Level, Outcome, Start, devices, listed, unresolved
 from deployments.pasting.text import plain
 from deployments.pasting.values import number_of, size_of, slug, whole
-from panel.core.mask import HIDDEN, is_secret_key
+from panel.core.mask import HIDDEN
 
 FIELDS = ("max_model_len", "max_num_seqs", "gpu_memory_utilization", "dtype")  # the form's own fields
 MOST_FINDINGS = 100
@@ -29,7 +30,6 @@ OWN = frozenset(
     """
     )
 )
-SECRETS = frozenset(["api_key", "hf_token"])
 DTYPES = {"half": "float16", "float": "float32", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _PATH = re.compile(r"/|~/|\./|\.\./")
 _TASKS = {
@@ -41,17 +41,9 @@ _MODEL_ENV = re.compile(
     r"HF_HOME|HF_HUB_CACHE|HUGGINGFACE_HUB_CACHE|HF_ENDPOINT|TRANSFORMERS_CACHE|HF_DATASETS_CACHE|VLLM_USE_MODELSCOPE"
     r"|MODELSCOPE_CACHE|OLLAMA_MODELS|LLAMA_CACHE|SGLANG_USE_MODELSCOPE"
 )
+# The version in the tag of an image of vLLM: vllm/vllm-openai:v0.8.5.post1, …/vllm-cpu-release-repo:v0.10.0
+IMAGE_VERSION = re.compile(r"(?:.*/)?vllm[\w.-]*:v?(\d{1,4}(?:\.\d{1,4}){1,3})(?:[.\-_+a-z].*)?", re.DOTALL)
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-# What an engine reads a token for Hugging Face from, and its flag.
-HF_TOKEN = re.compile(
-    r"HF_TOKEN|HUGGING_?FACE_?(HUB_?)?(API_?)?(ACCESS_?)?(TOKEN|KEY)|(--)?hf[-_]token|-hft", re.IGNORECASE
-)
-HUB_SECRET = re.compile(r"(HF|HUGGING_?FACE|HUB|MODELSCOPE).*TOKEN|HUGGINGFACE.*KEY", re.IGNORECASE)
-
-
-def is_secret(name: str) -> bool:
-    """Whether what stands under this name of a flag or variable is a secret."""
-    return name in SECRETS or denied.ENV_SECRET.fullmatch(name) is not None or is_secret_key(name)
 
 
 @dataclass
@@ -125,13 +117,14 @@ class Draft:
         elif name not in OWN:
             self.tell("warning", "paste.unresolved", "left_out", flag=flag, text=text)
 
-    def secret(self, name: str, value: str = "") -> None:
+    def secret(self, name: str, value: str = "", *, variable: bool = False) -> None:
         """A secret is named and never kept; one that an engine can be given is offered to the store of secrets."""
-        if HF_TOKEN.fullmatch(name):
+        given = secret_variable(name) if variable or HF_TOKEN.fullmatch(name) else ""
+        if given:
             told = bool(value) and not unresolved(value) and HIDDEN not in value
-            self.secrets["HF_TOKEN"] = value if told else self.secrets.get("HF_TOKEN", "")
-        hub = HUB_SECRET.search(name) is not None or HF_TOKEN.fullmatch(name) is not None
-        self.tell("warning", "paste.secret_hub" if hub else "paste.secret", "left_out", name=name[:100])
+            self.secrets[given] = value if told else self.secrets.get(given, "")
+        code = "paste.secret_hub" if of_a_hub(name) else "paste.secret_variable" if given else "paste.secret"
+        self.tell("warning", code, "left_out", name=name[:100])
 
     def set_model(self, text: str) -> None:
         if self.model and text and text != self.model:
@@ -278,6 +271,7 @@ class Draft:
         visible = self._variables()
         self._share_out(visible if visible is not None else self.start.gpus)
         self._set_restart()
+        self._written_for()
         if not self.name and self.start.name:
             self.name = slug(self.start.name)
         if self.taken:
@@ -295,7 +289,7 @@ class Draft:
                     visible = devices(value)
                     self.took(name)
             elif is_secret(name) or hide(value) != value:
-                self.secret(name, plain(value))
+                self.secret(name, plain(value), variable=True)
             elif name == "VLLM_CPU_KVCACHE_SPACE" and re.fullmatch(r"\d{1,4}", value) and 1 <= int(value) <= 4096:
                 self.kv_cache_gib = int(value)
                 self.took(name)
@@ -357,6 +351,13 @@ class Draft:
         self.gpu_count = max(1, min(parts, 64))
         if any(number > 1 for name, number in self.parts.items() if name != PARTS[0]):
             self.more |= {name: number for name, number in self.parts.items() if number > 1}
+
+    def _written_for(self) -> None:
+        """An image names the version that the flags are of; another one reads them here."""
+        found = IMAGE_VERSION.fullmatch(self.start.image.rpartition("@")[0] or self.start.image)
+        here = re.match(r"\d+(\.\d+){1,3}", self.engine.version)
+        if found is not None and here is not None and found[1] != here[0] and self.start.engine == "vllm":
+            self.tell("note", "paste.other_version", "changed", "runtime", written=found[1], read=here[0])
 
     def _set_restart(self) -> None:
         told = self.start.restart

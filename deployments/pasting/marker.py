@@ -80,7 +80,10 @@ def apply(draft: Draft, marker: Mapping[str, Any]) -> None:
         finding
         for finding in draft.findings
         if finding.code not in told
-        and not (finding.code == "paste.secret_hub" and finding.params.get("name") in draft.env_secrets)
+        and not (
+            finding.code in ("paste.secret_hub", "paste.secret_variable")
+            and finding.params.get("name") in draft.env_secrets
+        )
         and not (finding.params.get("flag") in mine and finding.code.startswith(("option.", "paste.remote_code")))
     ]
     draft.tell("note", "paste.exported", "taken")

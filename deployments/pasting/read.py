@@ -7,7 +7,8 @@ from copy import deepcopy
 
 from deployments.engines.base import RuntimeFacts
 from deployments.pasting import llamacpp, marker, ollama, sglang, unwrap, vllm
-from deployments.pasting.draft import Draft, is_secret
+from deployments.pasting.draft import Draft
+from deployments.pasting.secret_names import is_secret
 from deployments.pasting.start import Finding, Start
 from deployments.pasting.text import plain
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from deployments.engines import changes
 from deployments.engines.options import Option, normal_flag
-from deployments.pasting.draft import Draft, is_secret
+from deployments.pasting.draft import Draft
+from deployments.pasting.secret_names import is_secret
 from deployments.pasting.start import listed
 from deployments.pasting.text import plain
 from deployments.pasting.values import is_flag

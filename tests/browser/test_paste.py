@@ -36,7 +36,7 @@ def test_a_pasted_command_becomes_a_deployment(transactional_db: None, visit: Ca
     expect(page.locator("#pasted")).to_contain_text("It was left out. Similar ones that it has: --max-model-len")
     assert "thisisverysecret" not in page.content() and "a-key-of-mine" not in page.content()
     look(page, "deploy-pasted-secret")
-    page.get_by_role("button", name="Keep it as the secret hf-token").press("Enter")
+    page.get_by_role("button", name="Keep HF_TOKEN as the secret hf-token").press("Enter")
     expect(page.locator("#f-env_secrets")).to_have_value("HF_TOKEN=hf-token")
     expect(page.locator("#pasted")).to_contain_text("HF_TOKEN comes from the secret hf-token")
     assert "thisisverysecret" not in page.content()

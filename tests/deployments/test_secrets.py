@@ -1,10 +1,13 @@
 """Secrets that settings name: who may name them, what a start is given, and that they stand nowhere."""
 
 import json
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
 
@@ -281,7 +284,7 @@ def test_a_pasted_secret_is_kept_by_one_click(copy: Copy) -> None:
     client = browser(ada)
     first = client.post(reverse("deployment-paste"), {"text": COMMAND.format(f"hf_{VALUE}")})
     page = first.content.decode()
-    assert VALUE not in page and "Keep it as the secret hf-token" in page
+    assert VALUE not in page and "Keep HF_TOKEN as the secret hf-token" in page
     assert not Secret.objects.exists(), "nothing is kept that nobody asked for"
     told = first.context["pasted"]
     clicked = {
@@ -326,7 +329,7 @@ def test_a_choice_between_models_does_not_lose_the_offer(copy: Copy) -> None:
         reverse("deployment-paste"),
         {"text": first.context["text"], "sealed": first.context["pasted"]["sealed"], "artifact": copy.artifact_id},
     )
-    assert "Keep it as the secret hf-token" in again.content.decode()
+    assert "Keep HF_TOKEN as the secret hf-token" in again.content.decode()
 
 
 def test_a_secret_that_is_there_is_used_and_another_gets_a_free_name(copy: Copy) -> None:
@@ -341,8 +344,55 @@ def test_a_secret_that_is_there_is_used_and_another_gets_a_free_name(copy: Copy)
     assert offer("$HF_TOKEN") == ("hf-token", True)
     assert offer(f"hf_{VALUE}x") == ("hf-token-2", False)
     assert pasted.read(COMMAND.format("$HF_TOKEN"), actor=actor("bob")).offers == ()
-    assert pasted.read("OPENAI_API_KEY=abc vllm serve acme/Tiny-1B-Instruct", actor=ada).offers == ()
-    assert pasted.read(COMMAND.format("x"), actor=Actor.shell()).offers == ()
+    assert pasted.read("VLLM_API_KEY=abc vllm serve acme/Tiny-1B-Instruct", actor=ada).offers == ()
+    assert pasted.read("vllm serve acme/Tiny-1B-Instruct --api-key abc", actor=ada).offers == ()
+
+
+SEVERAL = f"HF_TOKEN=hf_{VALUE} WANDB_API_KEY=wb{VALUE} VLLM_API_KEY=key{VALUE} vllm serve acme/Tiny-1B-Instruct"
+
+
+def test_every_secret_that_an_engine_can_be_given_is_offered(copy: Copy) -> None:
+    client = browser(actor("ada"))
+    first = client.post(reverse("deployment-paste"), {"text": SEVERAL})
+    page = first.content.decode()
+    assert "Keep HF_TOKEN as the secret hf-token" in page and "Keep WANDB_API_KEY as the secret wandb-api-key" in page
+    assert "Keep VLLM_API_KEY" not in page and "Berth protects each engine by a key of its own" in page
+    assert VALUE not in page and page.count("Berth can keep it sealed") == 2
+    told = {"text": first.context["text"], "artifact": copy.artifact_id}
+    second = client.post(
+        reverse("deployment-paste"), {**told, "sealed": first.context["pasted"]["sealed"], "keep": "WANDB_API_KEY"}
+    )
+    assert second.context["form"]["env_secrets"].value() == "WANDB_API_KEY=wandb-api-key"
+    page = second.content.decode()
+    assert "WANDB_API_KEY comes from the secret wandb-api-key." in page and "Keep HF_TOKEN as" in page
+    third = client.post(
+        reverse("deployment-paste"), {**told, "sealed": second.context["pasted"]["sealed"], "keep": "HF_TOKEN"}
+    )
+    assert not third.context["pasted"]["offers"] and Secret.objects.count() == 2
+    assert "WANDB_API_KEY=wandb-api-key" in third.context["form"]["env_secrets"].value()
+
+
+def test_the_shell_keeps_a_secret_for_the_team(copy: Copy, tmp_path: Path) -> None:
+    file = tmp_path / "command"
+    file.write_text(SEVERAL)
+    out, err = StringIO(), StringIO()
+    call_command("import-command", str(file), stdout=out, stderr=err)
+    assert "--keep WANDB_API_KEY  (wandb-api-key)" in err.getvalue() and not Secret.objects.exists()
+    with pytest.raises(CommandError) as caught:
+        call_command("import-command", str(file), keep=["WANDB_API_KEY", "VLLM_API_KEY"], stderr=StringIO())
+    assert "VLLM_API_KEY" in str(caught.value) and not Secret.objects.exists()
+    out = StringIO()
+    call_command(
+        "import-command", str(file), keep=["WANDB_API_KEY"], create=True, no_start=True, stdout=out, stderr=err
+    )
+    [row] = Secret.objects.all()
+    assert (row.name, row.owner, unseal(row.value)) == ("wandb-api-key", None, f"wb{VALUE}")
+    assert run_secrets.values(Revision.objects.get()) == {"WANDB_API_KEY": f"wb{VALUE}"}
+    assert VALUE not in out.getvalue() + err.getvalue() + str(list(Event.objects.values()))
+    file.write_text(SEVERAL.replace("Tiny-1B-Instruct", "Other-9B").replace("HF_", "MY_HF_"))
+    with pytest.raises(CommandError):
+        call_command("import-command", str(file), keep=["MY_HF_TOKEN"], stdout=StringIO(), stderr=StringIO())
+    assert Secret.objects.count() == 1, "nothing is kept for what cannot be made"
 
 
 @pytest.mark.parametrize(

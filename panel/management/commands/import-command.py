@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
-from deployments import names, pasted, services
+from deployments import names, pasted, pasted_secrets, services
 from deployments.api_paste import command_out
 from deployments.portable import NUMBERS
 from deployments.spec import DeploymentSpec
@@ -28,11 +28,19 @@ class Command(ShellCommand):
         parser.add_argument("file", nargs="?", default="-", help="a file with the command; without it standard input")
         parser.add_argument("--name", help="name of the deployment")
         parser.add_argument("--model", type=int, metavar="NUMBER", help="which form of a model is meant, by its number")
+        parser.add_argument(
+            "--keep", action="append", default=[], metavar="VARIABLE",
+            help="keep the secret of this variable for the team, and give it to the engine; may be repeated",
+        )  # fmt: skip
         parser.add_argument("--create", action="store_true", help="make the deployment and start it")
         parser.add_argument("--no-start", action="store_true", help="with --create: leave it stopped")
 
     def run(self, options: dict[str, Any]) -> None:
-        reading = pasted.read(self._text(options["file"]), actor=self.actor, artifact_id=options["model"])
+        text = self._text(options["file"])
+        reading = pasted.read(text, actor=self.actor, artifact_id=options["model"])
+        if options["keep"] and reading.spec is not None:  # nothing is kept for what cannot be made
+            kept = pasted_secrets.keep(reading.offers, options["keep"], self.actor)
+            reading = pasted.read(text, actor=self.actor, artifact_id=options["model"], page=kept)
         answer = command_out(reading)
         answer["name"] = options["name"] or answer["name"]
         if self.as_json and not options["create"]:
@@ -59,6 +67,9 @@ class Command(ShellCommand):
             self.stderr.write(
                 f"  --model {form['artifact_id']}  {form['model']} ({form['form']}) {form['host']}:{form['path']}"
             )
+
+        for secret in answer["secrets"]:
+            self.stderr.write(f"  --keep {secret['variable']}  ({secret['name']})")
 
     def _text(self, name: str) -> str:
         """At most a little more than is read, so that an endless input ends."""

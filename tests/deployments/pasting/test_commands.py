@@ -81,6 +81,21 @@ def test_an_older_engine_keeps_the_flags_that_it_has() -> None:
     assert "flag.removed_no_effect" not in {finding.code for finding in findings}
 
 
+@pytest.mark.parametrize(
+    ("image", "written"),
+    [("vllm/vllm-openai:v0.8.5", "0.8.5"), ("vllm/vllm-openai:v0.8.5.post1@sha256:ab", "0.8.5"),
+     ("registry.example/x/vllm-cpu-release-repo:v0.10.0", "0.10.0"), ("vllm/vllm-openai:0.9.2-cu128", "0.9.2"),
+     ("vllm/vllm-openai:v0.32.0", None), ("vllm/vllm-openai:latest", None), ("vllm/vllm-openai", None),
+     ("localhost:5000/vllm", None), ("acme/serve:v1.2.0", None)],
+)  # fmt: skip
+def test_a_command_for_another_version_says_so(image: str, written: str | None) -> None:
+    compose = f"services:\n  llm:\n    image: {image}\n    command: vllm serve a/b\n"
+    for text in (f"docker run --gpus all {image} vllm serve a/b", compose):
+        _draft, findings = read(text)
+        told = [one.params for one in findings if one.code == "paste.other_version"]
+        assert told == ([{"written": written, "read": "0.32.0"}] if written else [])
+
+
 def test_every_finding_has_a_sentence() -> None:
     import re
 
@@ -93,7 +108,7 @@ def test_every_finding_has_a_sentence() -> None:
         place = Path(__file__).parents[3] / folder
         for path in place.glob("*.py") if place.is_dir() else [place]:
             made |= set(re.findall(r'"(paste\.[a-z_]+)"', path.read_text()))
-    assert made - {"paste.too_old"} == set(PASTE)  # the one is a refusal, with its own words
+    assert made - {"paste.too_old", "paste.not_offered"} == set(PASTE)  # these are refusals, with their own words
     for code in PASTE:
         words = say(Finding("note", code))
         assert words.text and "%(" not in words.text + words.hint
