@@ -112,7 +112,7 @@ def page() -> str:
 
 
 def _row(rule: Rule) -> str:
-    helps = "; ".join(dict.fromkeys(_help(fix) for fix in rule.remedies)) or "–"
+    helps = "; ".join(dict.fromkeys(_help(remedy) for remedy in rule.remedies)) or "–"
     cells = (
         f"`{rule.code}`",
         rule.phase or "–",
@@ -129,18 +129,18 @@ def _causes(rule: Rule) -> str:
     return f" It may come from: {'; '.join(found)}." if found else ""
 
 
-def _help(fix: Remedy) -> str:
-    thing = "package" if fix.kind == "package" else "option"
-    named = "the option that alone needs it" if fix.name == "=asker" else f"the {thing} in the message"
-    name = f"`{fix.name}`" if not fix.name.startswith("=") else named
-    if fix.say:
-        return fix.say.rstrip(".")
-    if fix.kind in ("set", "env"):
-        known = fix.to and not fix.to.startswith("=")
-        word = "set_open" if fix.kind == "set" else "env_open"
-        said = WORDS[word if not known else fix.kind] % {"name": name, "to": f"`{fix.to}`"}
+def _help(remedy: Remedy) -> str:
+    thing = "package" if remedy.kind == "package" else "option"
+    named = "the option that alone needs it" if remedy.name == "=asker" else f"the {thing} in the message"
+    name = f"`{remedy.name}`" if not remedy.name.startswith("=") else named
+    if remedy.say:
+        return remedy.say.rstrip(".")
+    if remedy.kind in ("set", "env"):
+        known = remedy.to and not remedy.to.startswith("=")
+        word = "set_open" if remedy.kind == "set" else "env_open"
+        said = WORDS[word if not known else remedy.kind] % {"name": name, "to": f"`{remedy.to}`"}
         return said.rstrip(".")
-    return (WORDS[fix.kind] % {"name": name}).rstrip(".")
+    return (WORDS[remedy.kind] % {"name": name}).rstrip(".")
 
 
 if __name__ == "__main__":

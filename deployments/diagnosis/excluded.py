@@ -11,9 +11,8 @@ from typing import Any
 
 from deployments.diagnosis.phases import RANK
 from deployments.diagnosis.rules import BY_CODE
-from deployments.diagnosis.weighed import SHM_GIB
+from deployments.diagnosis.weighed import ROOMY_GIB, SHM_GIB
 
-ROOMY_GIB = 2.0  # free on every disk, so that no file was too large for it
 # Causes (or their beginnings) that have to do with a thing: then it is not ruled out.
 _ABOUT = {
     "strangers": ("mem.gpu_busy", "mem.profile_changed", "mem.wake_up_oom", "mem.oom_", "gpu."),

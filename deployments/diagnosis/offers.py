@@ -1,7 +1,7 @@
-"""The numbers of fixes: from the log, from what the panel knows, and from this run's settings. Pure.
+"""The numbers of offers: from the log, from what the panel knows, and from this run's settings. Pure.
 
-A calculation gives the new value of an option, or None when the numbers that it needs are not known. Then the fix is
-offered without one.
+A calculation gives the new value of an option, or None when the numbers that it needs are not known. Then the offer is
+made without one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from deployments.diagnosis.rule import gettext_noop as _
 from deployments.diagnosis.rules import BY_CODE
 from deployments.diagnosis.slips import meant
 
-# What each kind of fix says when its rule says nothing of its own.
+# What each kind of remedy says when its rule says nothing of its own.
 WORDS = {
     "set": _("Set %(name)s to %(to)s."),
     "change": _("Change %(name)s from %(from)s to %(to)s."),
@@ -297,9 +297,9 @@ CALCULATIONS: dict[str, Callable[[Known], Any]] = {
 
 
 def offers(rule: Rule, log: Mapping[str, str], facts: Mapping[str, Any], evidence: Evidence) -> tuple[Offer, ...]:
-    """The fixes of a class with their numbers: what is ready and likely first; of two alike the cheaper first."""
+    """The remedies of a class with their numbers: what is ready and likely first; of two alike the cheaper first."""
     known = Known(log, facts, evidence)
-    made = [offer for fix in rule.remedies if (offer := _offer(fix, known)) is not None]
+    made = [offer for remedy in rule.remedies if (offer := _offer(remedy, known)) is not None]
     made += _back(rule, evidence) + _more_on_cpu(rule, known)
     return tuple(sorted(made, key=lambda offer: (-_worth(offer), offer.name)))
 
@@ -324,7 +324,7 @@ def _worth(offer: Offer) -> float:
 
 def _back(rule: Rule, evidence: Evidence) -> list[Offer]:
     """Back to the value with which it worked, where the class has to do with that option."""
-    named = {fix.name for fix in rule.remedies}
+    named = {remedy.name for remedy in rule.remedies}
     return [
         Offer("set", name, now, then, WORDS["back"], {"name": name, "to": then}, chance=92, about="back")
         if then is not None
@@ -334,30 +334,30 @@ def _back(rule: Rule, evidence: Evidence) -> list[Offer]:
     ]
 
 
-def _offer(fix: Remedy, known: Known) -> Offer | None:
-    name, to = _value(fix.name, known), _value(fix.to, known)
-    if fix.name.startswith("=") and name is None:
+def _offer(remedy: Remedy, known: Known) -> Offer | None:
+    name, to = _value(remedy.name, known), _value(remedy.to, known)
+    if remedy.name.startswith("=") and name is None:
         return None
     name = str(name)
-    if fix.kind in ("set", "env") and fix.to.startswith("=") and fix.to[1:] in CALCULATIONS and to is None:
+    if remedy.kind in ("set", "env") and remedy.to.startswith("=") and remedy.to[1:] in CALCULATIONS and to is None:
         to, ready = None, False
     else:
-        ready = not fix.to.startswith("=") or to is not None
-    if fix.kind == "drop" and RENAMED.get(name):
+        ready = not remedy.to.startswith("=") or to is not None
+    if remedy.kind == "drop" and RENAMED.get(name):
         new = RENAMED[name]
         return Offer(
-            "set", name, None, new, WORDS["renamed"], {"name": name, "to": new}, chance=fix.chance, cost=fix.cost
+            "set", name, None, new, WORDS["renamed"], {"name": name, "to": new}, chance=remedy.chance, cost=remedy.cost
         )
-    before = known.option(name) if fix.kind == "set" else None
+    before = known.option(name) if remedy.kind == "set" else None
     before = int(before) if isinstance(before, float) and before.is_integer() else before
-    if fix.kind == "set" and before is not None and to is not None and str(before) == str(to):
+    if remedy.kind == "set" and before is not None and to is not None and str(before) == str(to):
         return None  # it is so already, and it failed
-    text = fix.say or _words(fix.kind, before, to)
-    command = f"python -m pip install {name}" if fix.kind == "package" else fix.command
+    text = remedy.say or _words(remedy.kind, before, to)
+    command = f"python -m pip install {name}" if remedy.kind == "package" else remedy.command
     params: dict[str, Any] = {"name": name, "from": before, "to": to}
-    if fix.to == "=choice" and (names := _choices(known)):
+    if remedy.to == "=choice" and (names := _choices(known)):
         params["choices"] = names[:MOST_CHOICES]
-    return Offer(fix.kind, name, before, to, text, params, command, fix.chance, fix.cost, ready, fix.about)
+    return Offer(remedy.kind, name, before, to, text, params, command, remedy.chance, remedy.cost, ready, remedy.about)
 
 
 def _words(kind: str, before: Any, to: Any) -> str:
