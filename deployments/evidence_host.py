@@ -14,11 +14,12 @@ GIB = 1024
 
 
 def machine(run: Run) -> Machine:
-    """Of the run's host as its newest report tells, and as the engine's own check met it there."""
+    """Of the run's host as its newest report tells; of an older agent as the engine's own check met it there."""
     host = run.host
     if host is None:
         return Machine()
-    facts, met = host.facts, _met(host)
+    facts = host.facts
+    met = facts if facts.get("shm_mib") is not None else _met(host)
     flags = facts.get("cpu_flags") or []
     before = run.placement.get("before") or {}
     disks = [

@@ -70,9 +70,9 @@ phase of "–" means that the log tells it; options in `code` get a number from 
 What the panel knows counts beside the log (`deployments/evidence.py`): the settings of the last start that was ready,
 memory of the GPUs and the machine before and after with strangers by name, how many processes the kernel ended for lack
 of memory while it ran and how long before its end, and who listened on its port (all told by the agent; an older one
-tells less). What the host said of itself (driver, disks, instructions of the processor, shared memory and open files as
-the engine's own check met them) makes a class more or less sure (`diagnosis/weighed.py`). It is kept in `Run.diagnosis`
-with every offer of the class.
+tells less). What the host said of itself (driver, disks, instructions of the processor, shared memory and open files,
+the last two of an older agent as the engine's own check met them) makes a class more or less sure
+(`diagnosis/weighed.py`). It is kept in `Run.diagnosis` with every offer of the class.
 
 The kernel counts for all who share the memory (a cgroup, or the machine), never for one engine. So the count alone
 names no cause: it makes a KILL, or a core that vanished without a word, the more certain when it rose within a minute

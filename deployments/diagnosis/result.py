@@ -18,8 +18,8 @@ class Machine:
     """What the host said of itself. Memory is in GiB; None and "" mean that it is not known.
 
     `cpu_flags` are those of an x86 processor on which engines depend, None for another one. `disks` are (path, GiB
-    free) at the end of the run; `shm_gib` and `open_files` are as the engine's own check met them there; `ram_free_gib`
-    is what was free before the start.
+    free) at the end of the run; `shm_gib` and `open_files` (-1: no limit) are so too, or as the engine's own check met
+    them there; `ram_free_gib` is what was free before the start.
     """
 
     cpu_flags: frozenset[str] | None = None

@@ -55,7 +55,7 @@ def creeping_still(w: Window, f: Facts, base: Params) -> bool:
 
 def _above(f: Facts, base: Params, part: float) -> float:
     """MiB of GPU memory above what it had, or was meant to take, by a part of what is much."""
-    before = max(base[GPU], f.planned_gpu_mib or 0)
+    before: float = max(base[GPU], f.planned_gpu_mib or 0)
     return before + part * max(GIB, GPU_PART * (f.cards_mib or before))
 
 

@@ -34,5 +34,6 @@ def fixes_of(changes: Iterable[Change], may_name: Callable[[str], bool] = bool) 
             yield Fix("stop", "change.stop_other", {"host": params.get("host")}, chance=ELSEWHERE - place, cost="time")
         else:
             kind: Kind = "stop" if code == "change.stop" else "host"
-            on = {"link": "host", "target": change.host_id} if kind == "host" and change.host_id is not None else {}
-            yield Fix(kind, code, params, **on, chance=ELSEWHERE - place, cost="time")
+            target = change.host_id if kind == "host" else None
+            link = "host" if target is not None else ""
+            yield Fix(kind, code, params, link=link, target=target, chance=ELSEWHERE - place, cost="time")

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -147,7 +148,7 @@ def disks(paths: Iterable[Path]) -> list[Disk]:
     return list(found.values())
 
 
-def start_room(folder: Path, env: Mapping[str, str]) -> dict[str, int | None]:
+def start_room(folder: Path, env: Mapping[str, str]) -> dict[str, Any]:
     """What a start needs beside memory: shared memory, open files, room for its log and for compiled kernels."""
     cache = env.get("VLLM_CACHE_ROOT") or env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or "/") / ".cache")
     return {
