@@ -141,6 +141,9 @@ def test_the_host_is_part_of_the_evidence(copy: Copy) -> None:
     assert machine.disks == (("/models", 212.0), ("/", 0.0)) and machine.has() == ("AVX2", "AVX-512")
     assert (machine.ram_free_gib, machine.ram_total_gib) == (40.0, 64.0)
     assert kept["host"]["driver"] == "580.95" and kept["port"] == 18_100 and "on_cpu" not in kept
+    host.facts = {**host.facts, "shm_mib": 64, "open_files": -1}
+    newest = evidence_host.machine(Run(host=host))
+    assert (newest.shm_gib, newest.open_files) == (0.06, -1), "the newest report counts more than an earlier check"
 
 
 def test_a_host_that_tells_nothing_of_this_is_not_guessed_at(copy: Copy) -> None:
