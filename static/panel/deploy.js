@@ -170,7 +170,7 @@
     say(button.dataset.done);
     field('max_model_len').dispatchEvent(new Event('input', { bubbles: true }));
   });
-  // What the rest of the settings brings is fitted out as the others are.
-  document.addEventListener('htmx:afterSettle', e => { if (e.target.id === 'rest-rows') effects(); if (e.target.id === 'model-list') filter($('#models')); if (e.detail.requestConfig?.elt.id === 'act-check') $('#check')?.scrollIntoView({ block: 'nearest' }); if ($('#plan')?.contains(e.target) || e.target.id === 'plan') answered() });
+  // What the rest of the settings brings is fitted out as the others are, and searched like them.
+  document.addEventListener('htmx:afterSettle', e => { if (e.target.id === 'rest-rows') { effects(); const find = $('#settings-find'); if (find.value) filter(find.closest('[data-filter]')) } if (e.target.id === 'model-list') filter($('#models')); if (e.detail.requestConfig?.elt.id === 'act-check') $('#check')?.scrollIntoView({ block: 'nearest' }); if ($('#plan')?.contains(e.target) || e.target.id === 'plan') answered() });
   answered();
 })();

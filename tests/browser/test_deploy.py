@@ -1,7 +1,9 @@
 """Choosing a model on the deploy page, with the page's own scripts."""
 
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -9,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from deployments.models import Deployment
 from models_catalog import fits
 from models_catalog.models import Artifact, CatalogModel, Copy
+from panel.fleet.models import Runtime
 from tests.browser.cases_record import tuned
 from tests.browser.checks import assert_sound, rest, tab_to
 from tests.browser.deployment_rows import cpu_shelf, gpu_shelf
@@ -51,6 +54,7 @@ def test_a_long_list_of_models_is_searched_and_keeps_its_choice(
     expect(page.locator("#model-none")).to_be_visible()
 
 
+FLAGS = Path(__file__).parents[1] / "fakes" / "flags.json"
 SIZES = {"Qwen3-8B": 16 << 30, "gemma-3-27b-it": 51 << 30}
 
 
@@ -399,3 +403,25 @@ def test_one_of_very_many_models_is_found_by_its_name_and_the_choice_stays(
     found.click()
     expect(page.locator("#model-list input:checked")).to_have_value(str(more[59].pk))
     expect(page.locator("#f-name")).to_have_value("many-059")
+
+
+def test_a_search_reaches_every_setting_at_its_first_letters(
+    transactional_db: None, visit: Callable[..., Page]
+) -> None:
+    real_shelf()
+    Runtime.objects.update(flags=json.loads(FLAGS.read_text()))
+    page = visit("/deployments/new", role="operator")
+    chosen(page, "Qwen3-8B")
+    page.locator("#expert > summary").click()
+    search = page.get_by_role("searchbox", name="Search settings")
+    assert page.locator("#rest-rows .setting").count() == 0
+    search.press_sequentially("numa-bind-n")
+    found = page.locator("#settings .setting:visible")
+    expect(found).to_have_count(1)
+    expect(found).to_contain_text("--numa-bind-nodes")
+    expect(search).to_be_focused()
+    expect(search).to_have_value("numa-bind-n")
+    search.fill("no such setting")
+    expect(found).to_have_count(0)
+    expect(page.locator("#settings-none")).to_be_visible()
+    assert not page.complaints  # type: ignore[attr-defined]
