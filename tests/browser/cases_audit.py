@@ -13,7 +13,15 @@ def activity_story() -> str:
     audit.record("deployment.created", chat, actor=MEI, after={"name": "support-chat"})
     audit.record("deployment.started", chat, actor=MEI, revision=1)
     run = ("run", "7" * 32, "support-chat")
-    audit.record("run.failed", run, actor=None, outcome="failed", story="deployment:12")
+    audit.record("run.failed", run, actor=None, outcome="failed", story="deployment:12", reason="attn.kv_dtype")
+    audit.record(
+        "deployment.fixed", chat, actor=MEI, revision=2, fix="fix.context_down", params={"to": 8192},
+        before={"options.max_model_len": 32768, "restart.policy": "never", "device": "auto"},
+        after={"options.max_model_len": 8192, "restart.policy": "on_failure", "device": "gpu"}, **{"class": "attn.kv_dtype"},
+    )  # fmt: skip
+    install = ("runtimeinstall", 4, "vLLM 0.99")
+    why = {"code": "install.no_such_version", "params": {"package": "vllm==0.99"}}
+    audit.record("runtime.install_failed", install, actor=None, story="deployment:12", host="quay", **why)
     audit.record("deployment.edited", chat, actor=MEI, before={"max_model_len": 32768}, after={"max_model_len": 8192})
     audit.record("run.ready", run, actor=None, story="deployment:12")
     audit.record("deployment.started", ("deployment", 13, "another"), actor=MEI)
