@@ -13,11 +13,11 @@ def activity_story() -> str:
     audit.record("deployment.created", chat, actor=MEI, after={"name": "support-chat"})
     audit.record("deployment.started", chat, actor=MEI, revision=1)
     run = ("run", "7" * 32, "support-chat")
-    audit.record("run.failed", run, actor=None, outcome="failed", story="deployment:12", reason="attn.kv_dtype")
+    audit.record("run.failed", run, actor=None, outcome="failed", story="deployment:12", reason="mem.kv_lt_len")
     audit.record(
         "deployment.fixed", chat, actor=MEI, revision=2, fix="fix.context_down", params={"to": 8192},
         before={"options.max_model_len": 32768, "restart.policy": "never", "device": "auto"},
-        after={"options.max_model_len": 8192, "restart.policy": "on_failure", "device": "gpu"}, **{"class": "attn.kv_dtype"},
+        after={"options.max_model_len": 8192, "restart.policy": "on_failure", "device": "gpu"}, **{"class": "mem.kv_lt_len"},
     )  # fmt: skip
     install = ("runtimeinstall", 4, "vLLM 0.99")
     why = {"code": "install.no_such_version", "params": {"package": "vllm==0.99"}}
