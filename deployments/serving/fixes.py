@@ -166,10 +166,10 @@ def _of_class(now: Now, row: Deployment, symptom: Symptom, fleet: preflight.Flee
     return [RESTART if fix.kind == "again" else fix for fix in turn.fixes_of(rule.code, made, now.spec, around)]
 
 
-def _candidates(now: Now, row: Deployment, symptom: Symptom, fleet: preflight.Fleet) -> Iterator[Fix]:
+def _candidates(now: Now, row: Deployment, symptom: Symptom, fleet: preflight.Fleet | None) -> Iterator[Fix]:
     if symptom.code in HELPS:
         yield from HELPS[symptom.code](now, symptom.params)
-    if symptom.code == "serve.logged":
+    if symptom.code == "serve.logged" and fleet is not None:  # None: the model left the catalog
         yield from _of_class(now, row, symptom, fleet)
     if symptom.code == "serve.waiting":
         yield Fix("settings", "fix.second", link="second", target=now.spec.artifact_id)
