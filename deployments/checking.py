@@ -104,9 +104,12 @@ def keep(run: Run, found: dict[str, Any]) -> None:
 
 
 def stop(run: Run) -> None:
-    """The start is over: nobody waits for it any more, unless somebody else had asked."""
+    """The start is over: nobody waits for it any more, unless somebody else had asked, or shares the question."""
     found = run.placement.get(KEY) or {}
-    if wanted(run) and found.get("own"):
+    if not wanted(run) or not found.get("own"):
+        return
+    others = Run.objects.filter(ended_at=None, **{f"placement__{KEY}__job": found["job"]}).exclude(pk=run.pk)
+    if not others.exists():
         fleet.stop_job(found["job"], grace_s=GRACE_S)
 
 

@@ -100,9 +100,10 @@ def _plain(word: str) -> str:
 
 
 def known(check: Check) -> Job | None:
-    """The newest job that checked the same."""
+    """The newest job that checked the same, but for one that was stopped before it said anything."""
     assert check.host is not None
     rows = Job.objects.filter(host=check.host, kind="check", created_at__gt=timezone.now() - KEPT)
+    rows = rows.exclude(desired="stop", result__isnull=True)
     return rows.filter(order__key=key_of(check)).order_by("-created_at").first()
 
 
@@ -121,7 +122,7 @@ def order(check: Check, *, name: str = "", actor: Any = None) -> Job | None:
     try:
         with transaction.atomic():
             fleet.lock_host(check.host.pk)
-            if same := waiting.filter(order__key=key).first():
+            if same := waiting.filter(order__key=key).exclude(desired="stop").first():
                 return same
             if waiting.count() >= AT_ONCE:
                 return None

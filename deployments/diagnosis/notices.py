@@ -97,5 +97,5 @@ def sentence(notice: Mapping[str, Any], translate: Callable[[str], str] = str) -
     text, values = TEXTS.get(str(notice.get("code")), ""), notice.get("values") or {}
     if not text or not set(re.findall(r"%\((\w+)\)s", text)) <= set(values):
         return ""
-    shown = {name: f"{int(value):,}" if str(value).isdigit() else value for name, value in values.items()}
+    shown = {name: f"{int(value):,}" if str(value).isdecimal() else value for name, value in values.items()}
     return translate(text) % shown

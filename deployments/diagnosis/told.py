@@ -113,9 +113,9 @@ def _derived(values: Mapping[str, str]) -> dict[str, str]:
     """Versions that engines print as one number: 12020 is CUDA 12.2, 75 is the capability 7.5."""
     found = {}
     for name, to in (("need", "capability"), ("current", "found")):
-        if len(values.get(name, "")) in (2, 3) and values[name].isdigit():
+        if len(values.get(name, "")) in (2, 3) and values[name].isdecimal():
             found[to] = f"{values[name][:-1]}.{values[name][-1]}"
-    if values.get("driver", "").isdigit():
+    if values.get("driver", "").isdecimal():
         number = int(values["driver"])
         found["cuda_found"] = f"{number // 1000}.{number % 1000 // 10}"
     return found
@@ -157,7 +157,7 @@ def _shown(name: str, value: str, values: Mapping[str, str]) -> str:
     elif name in ("arch", "flags"):
         parts = [part for part in re.split(r"[\s,'\"]+", text) if part]
         text = ", ".join([part for part in parts if part.startswith("-")] or parts)
-    elif text.isdigit() and name not in _NAMES and len(text) < 16:
+    elif text.isdecimal() and name not in _NAMES and len(text) < 16:
         text = f"{int(text):,}"
     elif re.fullmatch(r"\d+\.\d{3,}", text):
         text = f"{float(text):.2f}"

@@ -287,3 +287,20 @@ def test_a_preparation_that_takes_too_long_is_a_failed_start(row: Deployment) ->
     row = looked_at(row)
     assert (row.state, row.reason["code"], row.run.reason) == ("failed", "preparing.deadline", row.reason)
     assert Failure.objects.get().code == "preparing.deadline" and checks()[0].desired == "stop"
+
+
+def test_a_restart_while_it_is_asked_asks_anew(row: Deployment) -> None:
+    services.restart(looked_at(row), actor=None)
+    row = looked_at(row)
+    assert row.state == "preparing" and [job.desired for job in checks()] == ["stop", "run"], "one ends unanswered"
+    assert row.run.placement["check"]["job"] == str(checks()[1].pk)
+
+
+def test_who_shares_a_question_keeps_it_when_the_other_stops(copy: Copy, row: Deployment) -> None:
+    looked_at(row)
+    other = looked_at(wanted(copy, "other"))
+    assert other.state == "preparing" and len(checks()) == 1
+    services.stop(row, actor=None)
+    assert looked_at(row).state == "stopped" and checks()[0].desired == "run"
+    answer(REFUSED)
+    assert looked_at(other).state == "failed"

@@ -105,3 +105,10 @@ def test_a_state_of_an_older_version_goes_on_without_numbers() -> None:
 def test_versions(line: str, name: str, value: str) -> None:
     assert phases.feed(f"{line}\n".encode(), {}, 1.0)["facts"][name] == value
     assert name not in phases.feed(b"torch and transformers and nccl\n", {}, 1.0)["facts"]
+
+
+@pytest.mark.parametrize("name", ["²", "①", "٣", "7"])
+def test_what_looks_like_a_number_and_is_none_breaks_no_page(name: str) -> None:
+    line = f"{W}Unknown vLLM environment variable detected: {name}\n"
+    (notice,) = phases.feed(line.encode(), {}, 1.0)["facts"]["notices"]
+    assert "environment variable" in notices.sentence(notice)
