@@ -24,6 +24,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--runs", type=int, default=60, help="how many runs; six seeds make a group that shares a fault"
     )
+    parser.add_argument("--each", type=int, default=6, help="how many runs of each group are played: 1, 2, 3 or all 6")
+    parser.add_argument(
+        "--flat", action="store_true", help="nothing is killed (line, calm): each process's memory must be judged"
+    )
     parser.add_argument("--seconds", type=float, default=0, help="begin no run after so many seconds")
     parser.add_argument("--scale", type=float, default=0.1, help="of all times: 1 is what a panel has unset")
     parser.add_argument("--moment", default="", help="this moment only")
@@ -59,26 +63,36 @@ def main() -> int:
         servers.stop()
 
 
+def sizes(samples: dict[tuple[str, int], list[float]]) -> list[str]:
+    """A line for each process that was looked at more than once: its memory (PSS, MiB) at first, at most, at last."""
+    return [
+        f"memory of {name} ({pid}): {found[0]:.0f}, at most {max(found):.0f}, at last {found[-1]:.0f} MiB, {len(found)} looks"
+        for (name, pid), found in samples.items()
+        if len(found) > 1
+    ]
+
+
 def _run(options: argparse.Namespace, servers, times) -> int:  # type: ignore[no-untyped-def] # Django comes later
     """Berths until all seeds are played: one that was broken is thrown away."""
     from tests.chaos.berth import berth
     from tests.chaos.invariants import memory_grows
-    from tests.chaos.run import GROUP, code_state, keep, play
+    from tests.chaos.run import GROUP, code_state, keep, part, play
 
     first = options.seed // GROUP * GROUP
     seeds, began, bad, code = list(range(first, first + options.runs, GROUP)), time.monotonic(), 0, code_state()
     while seeds:
         samples: dict[tuple[str, int], list[float]] = {}
         with tempfile.TemporaryDirectory(prefix="berth-chaos-") as folder, berth(servers, Path(folder), times) as made:
+            named = list(made.pss_mib())
             while seeds:
                 if options.seconds and time.monotonic() - began > options.seconds:
                     seeds = []
                     break
-                results = play(made, seeds.pop(0), moment=options.moment, fault=options.fault)
+                results = play(made, *part(seeds.pop(0), options.each), moment=options.moment, fault=options.fault)
                 for name, (pid, size) in made.pss_mib().items():
                     samples.setdefault((name, pid), []).append(size)
                 if not seeds:
-                    results[0].violations += memory_grows(samples)
+                    results[0].violations += memory_grows(samples, expected=named if options.flat else ())
                 for result in results:
                     result.code = code
                     keep(options.out, result)
@@ -87,6 +101,7 @@ def _run(options: argparse.Namespace, servers, times) -> int:  # type: ignore[no
                     bad += sum(bool(result.violations) for result in results)
                     say(made.logs())
                     break
+            say("\n".join(sizes(samples)))
     say(f"{bad} of the runs broke something")
     return 1 if bad else 0
 

@@ -25,7 +25,8 @@ from django.db import InterfaceError, OperationalError, connections
 from panel.core.locks import Lock
 from panel.embedded import Embedded
 from tests.chaos.cable import Cable
-from tests.chaos.clocks import PanelClock
+from tests.chaos.cards import Cards
+from tests.chaos.clocks import Clock
 from tests.chaos.times import Times
 from tests.e2e.stack import Stack, running
 from tests.fakes.make_engine import make_fake_engine, make_fake_model
@@ -37,7 +38,7 @@ NAMES = {"web": ("web", "web2"), "worker": ("worker", "worker2"), "agent": ("age
 BACK_S = 60.0  # within which what was killed must be up again
 MODELS: dict[str, dict[str, Any]] = {
     "steady": {"children": 2, "phase_s": 0.1, "stop_s": 0.2},
-    "slow": {"children": 1, "phase_s": 0.4, "stop_s": 0.6},
+    "slow": {"children": 1, "phase_s": 0.25, "stop_s": 0.6},
     "stubborn": {"children": 3, "phase_s": 0.1, "children_stay": True, "ignore_term": True, "orphan": True},
     "forks": {"children": 3, "phase_s": 0.1, "children_stay": True, "orphan": True},
 }
@@ -84,17 +85,18 @@ class Berth(Stack):
         self.copies.mkdir()
         # Moments and invariants are about runs: a check before each first start would be one more process beside them.
         env = {"BERTH_CHECK_BEFORE_START": "0", **times.environment(), **kwargs.pop("env", {})}
-        super().__init__(servers, folder, env=env, **kwargs)
+        self.cards = Cards(folder)
+        super().__init__(servers, folder, env={**env, **self.cards.env}, **kwargs)
         self.second_port = free_port()
         self.urls = (self.url, f"http://127.0.0.1:{self.second_port}")
-        self.token = ""
+        self.tokens: list[str] = []  # of two people
         # One for all, since making one is dear; without kept connections, since whoever is at their other end dies.
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=0)
         self.http = httpx.Client(trust_env=False, verify=False, limits=limits)
         self._looking = threading.Lock()
         self._newest = (0.0, Seen())
         self._dead: set[tuple[int, int]] = set()
-        self.cable, self.clock = Cable(self.port), PanelClock(folder)
+        self.cable, self.clock, self.host_clock = Cable(self.port), Clock(folder, "panel"), Clock(folder, "host")
 
     # --- processes ---
 
@@ -109,12 +111,12 @@ class Berth(Stack):
 
     def _spawn(self, name: str) -> subprocess.Popen[bytes]:
         args, env = list(self.COMMANDS[name.rstrip("2")]), dict(self.env)
-        if name != "agent":
-            env |= self.clock.env
+        env |= self.host_clock.env if name == "agent" else self.clock.env
         if name == "web2":
             # Inside parts go on calling the first one; this one only serves people.
             env |= {"BERTH_BIND": f"127.0.0.1:{self.second_port}", "BERTH_INTERNAL_URL": self.url}
         elif name == "agent":
+            args = ["-m", "tests.chaos.host_agent"]  # the same one, whose shims have the host's clock, too
             args += ["--dir", str(self.data / "agent")]
         elif name == "worker2":
             args += ["-n", "second@%h"]
@@ -131,20 +133,24 @@ class Berth(Stack):
         from panel.fleet.services import ensure_local_host
 
         make_fake_engine(self.engines)
+        for_cards = self.cards.make_engine(self.folder)
         for name, fake in MODELS.items():
             make_fake_model(self.models / name, copies=str(self.copies), **fake)
         ensure_local_host(self.data / "agent")
         config = self.data / "agent" / "agent.json"
-        values = {**json.loads(config.read_text()), "model_roots": [str(self.models)], "report_s": self.times.report}
+        values = {**json.loads(config.read_text()), "model_roots": [str(self.models)], "report_s": self.times.report,
+                  "runtimes": for_cards}  # fmt: skip
         values["panel"] = self.cable.url
         config.write_text(json.dumps(values))
-        person = User.objects.create_user(username="olga", password="harbour lights at nine", role="admin")
-        _row, self.token = create_token(person, "chaos", actor=person, scope=Scope.API_WRITE)
+        for username in ("olga", "nils"):
+            person = User.objects.create_user(username=username, password="harbour lights at nine", role="admin")
+            self.tokens.append(create_token(person, "chaos", actor=person, scope=Scope.API_WRITE)[1])
         for names in NAMES.values():
             for name in names:
                 self.start(name)
         self.heal()
         self.scan()
+        until(lambda: self.cards.known(), why="all cards are reported")
         self.ids = {name: self.artifact(name).pk for name in MODELS}
 
     def heal(self) -> None:
@@ -274,12 +280,10 @@ class Berth(Stack):
         return path.read_bytes() if path.exists() else b""
 
     def pss_mib(self) -> dict[str, tuple[int, float]]:
-        """{name: (pid, MiB)} of the lasting processes."""
-        named = {name: self.procs[name].pid for names in NAMES.values() for name in names if name in self.procs}
-        for kind in ("valkey", "postgres"):
-            for process in self.of_kind(kind)[:1]:
-                named[kind] = process.pid
-        sizes = {name: (pid, _pss(pid)) for name, pid in named.items()}
+        """{name: (pid, MiB)} of the lasting processes; PostgreSQL with all its children."""
+        named = {name: [self.procs[name].pid] for names in NAMES.values() for name in names if name in self.procs}
+        named |= {kind: [process.pid for process in self.of_kind(kind)] for kind in ("valkey", "postgres")}
+        sizes = {name: (pids[0], sum(_pss(pid) for pid in pids)) for name, pids in named.items() if pids}
         return {name: value for name, value in sizes.items() if value[1]}
 
     def queued(self) -> dict[str, int]:
@@ -306,6 +310,11 @@ def _raw(pid: int, name: str) -> bytes:
 def _environ(pid: int) -> dict[str, str]:
     pairs = (part.partition(b"=") for part in _raw(pid, "environ").split(b"\0") if b"=" in part)
     return {key.decode(errors="replace"): value.decode(errors="replace") for key, _, value in pairs}
+
+
+def visible_cards(pid: int) -> list[str]:
+    """Which cards an engine may use, by its environment."""
+    return [uuid for uuid in _environ(pid).get("CUDA_VISIBLE_DEVICES", "").split(",") if uuid]
 
 
 def _words(pid: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""A clock for the panel's processes that a test can put forward and back while they run; see tests/fakes/clock."""
+"""A clock for the panel's or a host's processes that a test can put forward and back while they run; see tests/fakes/clock."""
 
 import mmap
 import shutil
@@ -10,14 +10,14 @@ SOURCE = Path(__file__).parents[1] / "fakes" / "clock" / "clock.c"
 COMPILER = shutil.which("cc")
 
 
-class PanelClock:
+class Clock:
     """`env` is for the processes that shall have it. Without a compiler it is empty, and the clock cannot be moved."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
         self.env: dict[str, str] = {}
         if COMPILER is None:
             return
-        library, state = folder / "clock.so", folder / "clock.s"
+        library, state = folder / f"{name}-clock.so", folder / f"{name}-clock.s"
         subprocess.run([COMPILER, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE)], check=True)
         state.write_bytes(struct.pack("d", 0.0))
         with state.open("r+b") as file:

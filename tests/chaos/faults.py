@@ -53,6 +53,9 @@ class Fault:
     def end(self) -> None:
         """Undo it. What was killed is started again by the harness."""
 
+    def over(self) -> None:
+        """All was judged: what had to stay until then goes."""
+
 
 Factory = Callable[[Berth, random.Random], Fault]
 

@@ -1,4 +1,7 @@
-"""The panel's clock is put an hour forward or back, for all its processes at once; the hosts and the database keep theirs."""
+"""A clock is put an hour forward or back: of all the panel's processes at once, or of the host's agent and shims.
+
+The database and the engines keep theirs.
+"""
 
 from dataclasses import dataclass
 
@@ -13,22 +16,26 @@ class Step(Fault):
     """Put wrong, and after a while right again: a step each way."""
 
     by_s: float = HOUR_S
+    of_host: bool = False
 
     def __post_init__(self) -> None:
-        self.name = f"clock {'forward' if self.by_s > 0 else 'back'} an hour"
+        self.name = f"{'host ' if self.of_host else ''}clock {'forward' if self.by_s > 0 else 'back'} an hour"
+        self.clock = self.berth.host_clock if self.of_host else self.berth.clock
 
     def begin(self, job_id: str) -> bool:
-        self.berth.clock.move(self.by_s)
+        self.clock.move(self.by_s)
         return True
 
     def hold(self) -> float:
         return self.rng.choice([0.2, 3 * self.berth.times.tick, self.berth.times.beyond_every_lease])
 
     def end(self) -> None:
-        self.berth.clock.move(0.0)
+        self.clock.move(0.0)
 
 
 FAULTS: list[Factory] = [
     lambda berth, rng: Step(berth, rng, by_s=HOUR_S),
     lambda berth, rng: Step(berth, rng, by_s=-HOUR_S),
+    lambda berth, rng: Step(berth, rng, by_s=HOUR_S, of_host=True),
+    lambda berth, rng: Step(berth, rng, by_s=-HOUR_S, of_host=True),
 ] if COMPILER else []  # fmt: skip

@@ -92,12 +92,13 @@ class PidReused(Fault):
         if not engine or not LAST_PID.exists():
             return False
         shim = seen.shims[job_id]
-        # The shim lives until the engine's number is free; what it wrote of the exit is lost with the machine.
-        for pid in [*[process.pid for process in self.berth.of_kind("agent")], engine]:
+        # A number is free only when nobody's session or group has it any more: the engine's whole family has to go.
+        # The shim reaps them, and goes last; what it wrote of the exit is lost with the machine.
+        for pid in [*[process.pid for process in self.berth.of_kind("agent")], engine, *seen.processes[job_id]]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         end = time.monotonic() + FREE_S
-        while Path(f"/proc/{engine}").exists() and time.monotonic() < end:
+        while any(Path(f"/proc/{pid}").exists() for pid in seen.processes[job_id]) and time.monotonic() < end:
             time.sleep(0.005)
         with suppress(ProcessLookupError):
             os.kill(shim, signal.SIGKILL)
@@ -105,11 +106,10 @@ class PidReused(Fault):
         self.stranger = _with_pid(engine)
         return bool(self.stranger)
 
-    def end(self) -> None:
+    def over(self) -> None:
+        """The stranger lives until all was judged: who takes it for the engine says meanwhile that the run goes on."""
         if not self.stranger:
             return
-        self.berth.heal()
-        time.sleep(2 * self.berth.times.report)
         try:
             ended, _status = os.waitpid(self.stranger, os.WNOHANG)
         except ChildProcessError:

@@ -1,8 +1,8 @@
 """What must be true after a fault, each as a function that gives sentences about what is not."""
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -10,12 +10,13 @@ import httpx
 import redis
 from django.db.models import Sum
 
-from tests.chaos.berth import Seen, fresh
+from tests.chaos.berth import Seen, fresh, visible_cards
 from tests.chaos.scene import VERBS, Goal, Scene
 
 ASKING = ("deployment.started", "deployment.restarted", "deployment.started_in_detail",
           "deployment.fixed", "deployment.mended")  # fmt: skip
 LETHAL = {"exit.signal", "exit.unknown", "exit_unknown", "exit.code", "exit.zero", "host_restarted", "spawn_failed"}
+LEAST_SAMPLES = 12
 MOVING = ("queued", "placing", "preparing", "starting", "stopping", "lost")
 
 
@@ -176,6 +177,27 @@ def _memory_reserved(s: Scene, goal: Goal, seen: Seen) -> Iterator[str]:
     mib = Reservation.objects.filter(host=host, gpu=None).aggregate(sum=Sum("mib"))["sum"] or 0
     if host.ram_reserved_mib != mib:
         yield f"the host says {host.ram_reserved_mib} MiB are reserved, the reservations {mib}"
+    yield from _cards_reserved(s, host, seen)
+
+
+def _cards_reserved(s: Scene, host: Any, seen: Seen) -> Iterator[str]:
+    """Of each card: its sum is that of its reservations and fits; of each engine: it sees the cards it has reserved."""
+    from panel.fleet.models import Gpu, Reservation
+
+    for gpu in Gpu.objects.filter(host=host).annotate(claimed=Sum("reservations__mib")):
+        if gpu.reserved_mib != (gpu.claimed or 0):
+            yield f"card {gpu.index} says {gpu.reserved_mib} MiB are reserved, its reservations {gpu.claimed or 0}"
+        if gpu.reserved_mib > gpu.total_mib:
+            yield f"card {gpu.index} has {gpu.total_mib} MiB, {gpu.reserved_mib} are reserved"
+    held: dict[str, set[str]] = defaultdict(set)
+    for holder, uuid in Reservation.objects.exclude(gpu=None).values_list("holder", "gpu__uuid"):
+        held[holder].add(uuid)
+    for job, pids in seen.mains.items():
+        if not s.mine(job):
+            continue
+        sees = {uuid for pid in pids for uuid in visible_cards(pid)}
+        if sees != held[job] or bool(sees) != (s.device == "gpu"):
+            yield f"run {job[:8]} ({s.device}) sees the cards {sorted(sees)}, reserved for it are {sorted(held[job])}"
 
 
 def _log(s: Scene, goal: Goal, seen: Seen) -> Iterator[str]:
@@ -241,11 +263,19 @@ def without_contact(scene: Scene) -> list[str]:
     return []
 
 
-def memory_grows(samples: dict[tuple[str, int], list[float]], most_mib: float = 16.0) -> list[str]:
-    """Of each process that lived long: the last third of its life against the middle, after it warmed up."""
-    found = []
+def memory_grows(
+    samples: dict[tuple[str, int], list[float]], most_mib: float = 16.0, *, expected: Iterable[str] = ()
+) -> list[str]:
+    """Of each process that lived long: the last third of its life against the middle, after it warmed up.
+
+    `expected`: names of which at least one process must have lived long enough to be judged.
+    """
+    judged = {name for (name, _pid), sizes in samples.items() if len(sizes) >= LEAST_SAMPLES}
+    found = [
+        f"{name} was not looked at often enough to tell whether it grows" for name in expected if name not in judged
+    ]
     for (name, pid), sizes in samples.items():
-        if len(sizes) < 12:
+        if len(sizes) < LEAST_SAMPLES:
             continue
         third = len(sizes) // 3
         middle, last = sorted(sizes[third : 2 * third]), sorted(sizes[-third:])

@@ -168,7 +168,7 @@ def two_browsers(s: Scene) -> Goal:
     s.gather()
     if first:
         s.strike()
-    s.at_once(*s.rng.sample(verbs, len(verbs)))
+    s.at_once(*s.rng.sample(verbs, len(verbs)), people=2)
     if not first:
         s.nap(0.3)
         s.strike()

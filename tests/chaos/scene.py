@@ -57,6 +57,7 @@ class Scene:
     pk: int = 0
     policy: str = "on_failure"
     model: str = "steady"
+    device: str = "cpu"
     point: str = ""
     hit: bool = False
     group: "Group | None" = None
@@ -68,10 +69,12 @@ class Scene:
 
     # --- the person ---
 
-    def call(self, method: str, path: str, body: Any = None, *, browser: int | None = None, **headers: str) -> Any:
-        """One request to one of the two web processes. Raises Unanswered."""
+    def call(
+        self, method: str, path: str, body: Any = None, *, browser: int | None = None, person: int = 0, **headers: str
+    ) -> Any:
+        """One request to one of the two web processes, by one of two people. Raises Unanswered."""
         url = self.berth.urls[self.rng.choice([0, 1]) if browser is None else browser]
-        auth = {"Authorization": f"Bearer {self.berth.token}", **headers}
+        auth = {"Authorization": f"Bearer {self.berth.tokens[person]}", **headers}
         try:
             answer = self.berth.http.request(method, f"{url}/api/v1{path}", json=body, headers=auth, timeout=CLICK_S)
         except httpx.HTTPError as exc:
@@ -84,9 +87,10 @@ class Scene:
     def create(self) -> None:
         key = str(uuid.UUID(int=self.rng.getrandbits(128)))
         spec = {
-            "artifact_id": self.berth.ids[self.model], "device": "cpu", "kv_cache_gib": 1, "grace_s": 0.8,
+            "artifact_id": self.berth.ids[self.model], "device": self.device, "grace_s": 0.8,
             "restart": {"policy": self.policy},
         }  # fmt: skip
+        spec |= {"kv_cache_gib": 1} if self.device == "cpu" else self.berth.cards.wish(self.rng)
 
         def send() -> None:
             made = self.call("POST", "/deployments", {"name": self.name, "spec": spec}, **{"Idempotency-Key": key})
@@ -114,32 +118,32 @@ class Scene:
         if self.group is not None and not self.group.begun:  # nothing is broken yet, it was only slow
             self.finish()
 
-    def _send(self, verb: str, browser: int | None, said: dict[str, Any]) -> None:
+    def _send(self, verb: str, browser: int | None, said: dict[str, Any], person: int = 0) -> None:
         self.presses[verb] = self.presses.get(verb, 0) + 1
         path = f"/deployments/{self.pk}"
         if verb == "delete":
-            self.call("DELETE", path, browser=browser)
+            self.call("DELETE", path, browser=browser, person=person)
         elif verb == "edit":
-            self.call("PATCH", path, said, browser=browser)
+            self.call("PATCH", path, said, browser=browser, person=person)
         else:
-            self.call("POST", f"{path}/{verb}", browser=browser)
+            self.call("POST", f"{path}/{verb}", browser=browser, person=person)
 
-    def at_once(self, *verbs: str) -> None:
-        """Several people, or several fingers, at the same moment; who is not answered does not try again."""
+    def at_once(self, *verbs: str, people: int = 1) -> None:
+        """Several people, or fingers of one, at the same moment; who is not answered does not try again."""
         if self.pending:
             for verb in verbs:
                 self.press(verb)
             return
         taken: list[str] = []
 
-        def one(verb: str, browser: int, said: dict[str, Any]) -> None:
+        def one(verb: str, number: int, said: dict[str, Any]) -> None:
             try:
-                self._send(verb, browser, said)
+                self._send(verb, number % 2, said, number % people)
                 taken.append(verb)
             except Unanswered:
                 self.given_up.add(verb)
 
-        threads = [threading.Thread(target=one, args=(verb, n % 2, self._said())) for n, verb in enumerate(verbs)]
+        threads = [threading.Thread(target=one, args=(verb, n, self._said())) for n, verb in enumerate(verbs)]
         for thread in threads:
             thread.start()
         for thread in threads:
