@@ -118,6 +118,14 @@ def summary(found: CheckList) -> str:
     return str(SUMMARY[found.verdict])
 
 
+def standing(found: CheckList) -> dict[str, Any]:
+    """What speaks against a start of what is stopped, for its page; {} where nothing does."""
+    findings = [one for part in parts_of(found) for one in part["findings"] if one["level"] != "note"]
+    if not findings:
+        return {}
+    return {"said": summary(found), "findings": findings, "bad": found.verdict == "refused"}
+
+
 def card(found: CheckList, spec: DeploymentSpec, *, is_new: bool) -> dict[str, Any]:
     """The card on the deploy page."""
     parts = parts_of(found)

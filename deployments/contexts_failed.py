@@ -79,11 +79,11 @@ def ruled_out(run: Run) -> list[dict[str, Any]]:
 
 def despite(run: Run) -> dict[str, Any]:
     """Who started it in spite of warnings, where its settings are still those; {} where nobody was warned."""
-    if run.revision.number != 1:
-        return {}
     rows = Event.objects.filter(target_kind="deployment", target_id=str(run.deployment_id))
     event = rows.filter(verb="deployment.started_despite").order_by("-pk").first()
-    return {"who": person(event.actor), "at": event.at} if event is not None else {}
+    if event is None or event.facts.get("revision", 1) != run.revision.number:  # of a new deployment it is the first
+        return {}
+    return {"who": person(event.actor), "at": event.at}
 
 
 def seen(row: Failure | None) -> str:

@@ -172,14 +172,21 @@ def edit(deployment: Deployment, *, spec: DeploymentSpec, actor: Any, base_numbe
 
 
 @transaction.atomic
-def start(deployment: Deployment, *, actor: Any) -> Deployment:
-    """Want it running. Pressed twice, or while it starts, it changes nothing; after a failure it tries again."""
+def start(deployment: Deployment, *, actor: Any, despite: Sequence[str] = ()) -> Deployment:
+    """Want it running. Pressed twice, or while it starts, it changes nothing; after a failure it tries again.
+
+    `despite` are the codes of the warnings that the person saw, and starts in spite of.
+    """
     row = _locked(deployment)
     resting = row.state in ("failed", "stopped")
     if row.desired == Desired.RUNNING and (not resting or row.restart_asked > row.restart_done):
         return row
     _check_start(row, actor)
-    return _want(row, Desired.RUNNING, "deployment.started", actor, ask=True)
+    row = _want(row, Desired.RUNNING, "deployment.started", actor, ask=True)
+    if despite:
+        told = {"warnings": list(despite), "revision": row.revision.number}
+        audit.record("deployment.started_despite", row, actor=actor, **told)
+    return row
 
 
 @transaction.atomic

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from deployments import (
     applying,
     contexts,
+    contexts_check,
     contexts_fixes,
     contexts_form,
     contexts_list,
@@ -31,7 +32,7 @@ from deployments.gateway.snapshot import probe_token
 from deployments.models import Deployment
 from deployments.spec import DeploymentSpec
 from deployments.startable import NeverStarts
-from deployments.views_check import looked, warnings_of
+from deployments.views_check import looked, of_stopped, warnings_of
 from deployments.views_record import number
 from models_catalog.shelf import NotApproved
 from panel.accounts.access import can
@@ -220,6 +221,8 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
     before = number(request, "before")
     alone = part if is_htmx(request) else None
     context = contexts.detail(row, **rights, part=alone, actor=request.actor, before=before)
+    if part != "live" and rights["may_operate"] and (found := of_stopped(row, request.actor)) is not None:
+        context["against"] = contexts_check.standing(found)
     return page(request, "deployments/detail.html", {**context, "part": part}, parts=["live"])
 
 
@@ -237,7 +240,9 @@ def run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
 @require_POST
 @right("deployments.operate")
 def start(request: HttpRequest, pk: int) -> HttpResponse:
-    services.start(queries.known(pk), actor=request.actor)
+    row = queries.known(pk)
+    found = of_stopped(row, request.actor)  # its page shows them
+    services.start(row, actor=request.actor, despite=found.warnings if found is not None else ())
     return go(request, reverse("deployment", args=[pk]))
 
 

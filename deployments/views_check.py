@@ -7,8 +7,9 @@ from django.shortcuts import render
 from django.views.decorators.http import require_POST
 
 from deployments import contexts_check, contexts_form, queries
-from deployments.checklist.look import look
+from deployments.checklist.look import CheckList, look
 from deployments.forms import DeploymentForm
+from deployments.models import Deployment
 from deployments.spec import DeploymentSpec
 from panel.accounts.guard import right
 from panel.core.errors import Invalid
@@ -36,6 +37,14 @@ def looked(form: DeploymentForm, actor: Any, *, again: bool = False) -> dict[str
     name = form.cleaned_data["name"] or "model"
     found = look(spec, name=name, actor=actor, again=again, own=own[0] if own else None)
     return contexts_check.card(found, spec, is_new=own is None)
+
+
+def of_stopped(row: Deployment, actor: Any) -> CheckList | None:
+    """The list of a deployment that is stopped and not about to start, as far as nobody has to be asked; else None."""
+    if row.state != "stopped" or row.desired == "running" or row.revision is None:
+        return None
+    spec = DeploymentSpec.model_validate(row.revision.spec)
+    return look(spec, name=row.name, actor=actor, ask=False, own=row.pk)
 
 
 def warnings_of(spec: DeploymentSpec, name: str) -> list[str]:

@@ -8,10 +8,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from deployments.models import Deployment
+from models_catalog.models import Artifact
 from panel.audit.models import Event
 from panel.fleet.models import Job
 from tests.browser.checks import assert_sound
 from tests.browser.deployment_rows import cpu_shelf
+from tests.deployments import builders
 from tests.deployments.test_check import PASSED, REFUSED, answer
 
 
@@ -72,3 +74,18 @@ def test_a_fix_is_put_into_the_form_and_the_old_list_goes(transactional_db: None
     expect(card).to_contain_text("The engine is being asked")
     page.get_by_label("More engine flags").fill("--seed 8")
     expect(card.locator("li")).to_have_count(0)
+
+
+@pytest.mark.parametrize("look", [{}, {"dark": True}, {"width": 390}], ids=["light", "dark", "phone"])
+def test_what_is_stopped_says_what_speaks_against_a_start(
+    transactional_db: None, visit: Callable[..., Page], look: dict[str, object], request: pytest.FixtureRequest
+) -> None:
+    copy = cpu_shelf()
+    Artifact.objects.update(facts={**copy.artifact.facts, "chat_template": False})
+    row = builders.make_deployment(copy)
+    page = visit(f"/deployments/{row.pk}", role="operator", **look)
+    expect(page.locator("#against")).to_contain_text("does not say how a chat is written down")
+    assert_sound(page, f"stopped-against-{request.node.callspec.id}")
+    page.get_by_role("button", name="Start anyway").click()
+    expect(page.locator("#against")).to_have_count(0)
+    assert Event.objects.get(verb="deployment.started_despite").facts["warnings"] == ["check.no_chat_template"]
