@@ -118,7 +118,10 @@ CHECKS: dict[str, Pair] = {
 
 PARTS = {
     "files": (_("The model's files"), _("Whole, and in a form that this engine reads.")),
-    "settings": (_("The settings"), _("Every one is known to this engine and may have its value.")),
+    "settings": (
+        _("The settings"),
+        _("Every one is known to this engine and may have its value. The host picks a free port."),
+    ),
     "plan": (_("The place"), _("There is a place with enough memory.")),
     "engine": (_("The engine's own check"), _("The engine accepts this very command.")),
     "host": (_("The host"), _("Shared memory, open files and disks are enough.")),

@@ -71,6 +71,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
         ["--enable-auto-tool-choice", "--tool-call-parser", "qwen99"],
         "args.tool_parser_unknown",
     ),
+    "wrong-reasoning-parser": (lambda folder: None, ["--reasoning-parser", "qwen99"], "args.reasoning_parser_unknown"),
 }
 
 
