@@ -9,7 +9,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from deployments import contexts_choice, pasted_secrets, services
+from deployments import pasted_secrets, services, suggesting
 from deployments.codes_paste import PASTE
 from deployments.engines.base import RuntimeFacts, version_key
 from deployments.pasting.draft import VISIBLE, Draft
@@ -257,7 +257,7 @@ def _settle(reading: Reading, draft: Draft, hosts: Sequence[Host], row: Runtime 
     values["gpu_count"] = len(gpus) or values["gpu_count"]
     if reading.artifact is not None:
         values["artifact_id"] = reading.artifact.pk
-        values.setdefault("task", contexts_choice.task_of(reading.artifact))
+        values.setdefault("task", suggesting.task_of(reading.artifact))
     if draft.host:
         named = next((host for host in hosts if host.name == draft.host), None)
         values |= {"host_id": named.pk} if named is not None else {}
@@ -278,13 +278,13 @@ def _settle(reading: Reading, draft: Draft, hosts: Sequence[Host], row: Runtime 
 
 def _name(reading: Reading, draft: Draft) -> str:
     """A name that nobody uses yet."""
-    taken = contexts_choice.names_taken()
+    taken = suggesting.names_taken()
     wanted = draft.name
     if not wanted and reading.artifact is not None:
-        return contexts_choice.free_name(reading.artifact.model.name, taken)
+        return suggesting.free_name(reading.artifact.model.name, taken)
     if not wanted:
-        return contexts_choice.free_name(draft.model.partition(":")[0] or _("model"), taken)
-    free = wanted if wanted not in taken else contexts_choice.free_name(wanted.replace(".", "-"), taken)
+        return suggesting.free_name(draft.model.partition(":")[0] or _("model"), taken)
+    free = wanted if wanted not in taken else suggesting.free_name(wanted.replace(".", "-"), taken)
     if free != wanted:
         draft.tell("note", "paste.name_taken", "changed", "name", old=wanted, new=free)
     return free

@@ -11,13 +11,13 @@ from typing import Any
 
 from deployments import patching, preflight
 from deployments.checklist.findings import Finding
-from deployments.contexts_choice import free_name, names_taken
 from deployments.mending import edits
 from deployments.mending.fix import Fix
 from deployments.mending.making import patch_fix
 from deployments.models import Deployment
 from deployments.planner import inverse, length
 from deployments.spec import DeploymentSpec
+from deployments.suggesting import free_name, names_taken
 from panel.fleet.models import Host
 
 SHARE = "gpu_memory_utilization"
