@@ -33,7 +33,7 @@ def test_a_pasted_command_becomes_a_deployment(transactional_db: None, visit: Ca
     page.get_by_label("The command").fill(COMMAND.format(path=copy.path))
     page.get_by_role("button", name="Read it").press("Enter")
     expect(page.locator("#pasted")).to_contain_text("--middleware would load program code")
-    expect(page.locator("#pasted")).to_contain_text("It was left out. Similar ones that it has: --max-model-len")
+    expect(page.locator("#pasted")).to_contain_text("It was left out. --max-model-len was meant, most likely")
     assert "thisisverysecret" not in page.content() and "a-key-of-mine" not in page.content()
     look(page, "deploy-pasted-secret")
     page.get_by_role("button", name="Keep HF_TOKEN as the secret hf-token").press("Enter")
