@@ -79,7 +79,10 @@ class Window:
     def grew(self, seconds: float, name: str) -> float | None:
         """By how much a total grew; None where it is not told. A total that fell began anew."""
         start = next((n for n, point in enumerate(self.points) if point.at > self.now - seconds), len(self.points))
-        told = [n for point in self.points[max(0, start - 1) :] if (n := getattr(point, name)) is not None]
+        seen = self.points[max(0, start - 1) :]
+        told = [n for point in seen if (n := getattr(point, name)) is not None]
+        if told and name.startswith("http_") and getattr(seen[0], name) is None and not seen[0].problem:
+            told = [0.0, *told]  # an engine tells a status from its first answer on
         return sum(max(0.0, b - a) for a, b in pairwise(told)) if len(told) > 1 else None
 
     def rate(self, seconds: float, name: str) -> float | None:

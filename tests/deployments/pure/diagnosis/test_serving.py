@@ -174,6 +174,14 @@ def test_the_base_is_taken_once_when_memory_has_settled() -> None:
     assert serving_memory.base_of(Window(minutes(10, rss_mib=9000), NOW), facts(), base) == base
 
 
+def test_the_first_refusals_count_though_their_number_was_not_told_before() -> None:
+    first = [*minutes(2, until=NOW - 10, http_ok=None, http_4xx=None), *minutes(0, http_ok=4, http_4xx=12)]
+    (one,) = look(first)
+    assert (one.code, one.params) == ("serve.refused", {"count": 12, "all": 16})
+    gap = [*minutes(2, until=NOW - 10, problem="timeout", http_4xx=None), *minutes(0, http_4xx=12)]
+    assert "serve.refused" not in codes(look(gap)), "what was not seen is not new"
+
+
 def test_a_mark_in_its_answers_is_of_the_whole_start() -> None:
     slip = {"marker": "[INST]", "answer": "42 [INST]"}
     found = look([], slip=slip, slip_since=NOW - 7000)
