@@ -86,5 +86,7 @@ CLASSES: dict[str, Any] = {
     "check.not_made": _("The host did not ask its engine."),
     "check.small_shm": _("The host has little shared memory."),
     "check.few_files": _("A program on this host may open few files."),
+    "check.file_": _("A file of the model is not as it was found."),
+    "check.host_then": _("What the host told is from an earlier check."),
     "check.disk_": _("A disk of the host is almost full."),
 }
