@@ -196,7 +196,7 @@ def _golden(row: Deployment) -> dict[str, Any]:
     response=answers({200: AccuraciesOut}),
     auth=Token("runtimes.view"),  # it is of all deployments, so nothing for a token of some
     summary=_("How close the estimates were"),
-    description=_("Over all starts that got ready, by engine version and architecture, those with the most first."),
+    description=_("Over the newest 2,000 starts that got ready, by engine version and architecture, most first."),
     tags=["runs"],
 )
 def get_accuracy(request: HttpRequest) -> Any:

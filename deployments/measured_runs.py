@@ -13,7 +13,7 @@ from models_catalog.estimate.learned import Lesson
 
 TEACHING_RUNS = 600  # of one family, the newest
 COMPARED_RUNS = 2000  # the newest, on the page of how close the estimates were
-COMPARED = ("weights_gib", "kv_gib", "kv_tokens", "concurrency")
+COMPARED = measured.NAMES
 
 
 def lessons_for(facts: Mapping[str, Any]) -> dict[Kind, Lesson]:
