@@ -69,6 +69,8 @@ CLASSES: dict[str, Any] = {
     "change.": _("It would fit with other settings or in another place."),
     "serve.errors": _("Requests ended with errors of the engine."),
     "serve.creeping": _("Its main memory grew and grew."),
+    "serve.creeping_gpu": _("Its GPU memory grew and grew."),
+    "serve.role_markers": _("Its answers showed marks of who speaks."),
     "serve.preempting": _("Requests were set back and started over."),
     "serve.waiting": _("Requests were waiting all the time."),
     "serve.waiting_": _("Requests were waiting all the time."),
