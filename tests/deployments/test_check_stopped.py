@@ -40,7 +40,7 @@ def test_the_page_says_it_and_the_start_is_recorded(copy: Copy) -> None:
     page = mina.get(where).content.decode()
     assert "does not say how a chat is written down" in page and "Start anyway" in page
     assert not Job.objects.exists(), "a look asks nobody"
-    assert mina.post(reverse("deployment-start", args=[row.pk])).status_code == 302
+    assert mina.post(reverse("deployment-start", args=[row.pk]), {"act": "anyway"}).status_code == 302
     event = Event.objects.get(verb="deployment.started_despite")
     assert (event.facts["warnings"], event.facts["revision"]) == (["check.no_chat_template"], 1)
     assert event.actor == "operator"
@@ -59,6 +59,14 @@ def test_where_nothing_speaks_against_it_nothing_is_said_or_recorded(copy: Copy)
     row = builders.make_deployment(copy)
     mina = person("operator")
     assert 'id="against"' not in mina.get(reverse("deployment", args=[row.pk])).content.decode()
-    mina.post(reverse("deployment-start", args=[row.pk]))
+    mina.post(reverse("deployment-start", args=[row.pk]), {"act": "anyway"})
     assert not Event.objects.filter(verb="deployment.started_despite").exists()
     assert Deployment.objects.get().desired == "running"
+
+
+def test_a_plain_start_reads_no_list(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    Artifact.objects.update(facts={**copy.artifact.facts, "chat_template": False})
+    row = builders.make_deployment(copy)
+    monkeypatch.setattr("deployments.views_check.look", lambda *args, **kwargs: pytest.fail("it was looked at"))
+    assert person("operator").post(reverse("deployment-start", args=[row.pk])).status_code == 302
+    assert not Event.objects.filter(verb="deployment.started_despite").exists()
