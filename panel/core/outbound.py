@@ -20,6 +20,8 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 # What teams' own networks look like; 100.64/10 is that of overlay networks.
 PRIVATE = "10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, 100.64.0.0/10, fc00::/7"
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # NAT64: an IPv4 address in its last four bytes
+# Of a network's own, though no register calls them so: NAT64 within it, site-local, and IPv4 as IPv6 once was.
+_LOCAL = tuple(map(ipaddress.ip_network, ("64:ff9b:1::/48", "fec0::/10", "::/96")))
 _METADATA = ipaddress.ip_address("fd00:ec2::254")  # lies in a private range, and is a cloud's own
 MOST_ADDRESSES = 16  # of one name
 
@@ -51,7 +53,7 @@ def why_not(address: Address | str, policy: Policy) -> str:
         return "reserved"
     if any(found.version == network.version and found in network for network in policy.private):
         return ""
-    return "" if found.is_global else "private"
+    return "" if found.is_global and not any(found in network for network in _LOCAL) else "private"
 
 
 def _meant(address: Address) -> Address:

@@ -162,3 +162,11 @@ def test_nothing_reaches_a_listener_on_this_machine(monkeypatch: pytest.MonkeyPa
     thread.join()
     listener.close()
     assert found.params["why"] == "loopback" and seen == []
+
+
+@pytest.mark.parametrize("address", ["http://x:99999/", "//["])
+def test_a_redirect_to_no_address_at_all_is_told(network: Network, address: str) -> None:
+    network.names["hub.example"] = ["9.9.9.9"]
+    network.answers["hub.example"] = leads_to(address)
+    told = refusal(Session(HUB, patience=QUICK))
+    assert (told.code, told.params["what"], network.connected) == ("server_error", "redirect", ["9.9.9.9"])

@@ -21,6 +21,7 @@ TEAM = Policy(private=env.networks("NO_SUCH_SETTING", outbound.PRIVATE))
         ("0.0.0.0", "reserved"), ("::", "reserved"), ("224.0.0.1", "reserved"), ("ff02::1", "reserved"),
         ("255.255.255.255", "reserved"), ("192.0.2.1", "private"), ("198.18.0.1", "private"), ("2001:db8::1", "private"),
         ("10.1.2.3", ""), ("172.31.0.1", ""), ("172.32.0.1", ""), ("192.168.1.1", ""), ("100.100.1.1", ""),
+        ("64:ff9b:1::a00:1", "private"), ("fec0::1", "private"), ("::127.0.0.1", "private"),
         ("fd12::1", ""), ("9.9.9.9", ""), ("2620:fe::fe", ""),
     ],
 )  # fmt: skip

@@ -116,7 +116,7 @@ class Session:
                 told = method == "HEAD" and "X-Repo-Commit" in response.headers
                 if response.status_code not in REDIRECTS or not target or told:
                     return response, own
-                address = _checked_redirect(address, urljoin(address, target))
+                address = _checked_redirect(address, target)
             except Trouble:
                 response.close()
                 raise
@@ -212,8 +212,13 @@ def _site(address: str) -> tuple[str, str, int]:
     return urlsplit(address).scheme, *place_of(address)
 
 
-def _checked_redirect(before: str, after: str) -> str:
-    old, new = urlsplit(before), urlsplit(after)
+def _checked_redirect(before: str, target: str) -> str:
+    try:
+        after = urljoin(before, target)
+        old, new = urlsplit(before), urlsplit(after)
+        place_of(after)
+    except ValueError as exc:  # no address at all: a port of 99999, half a bracket
+        raise Trouble("server_error", fatal=True, what="redirect") from exc
     if new.scheme not in ("http", "https") or (old.scheme == "https" and new.scheme == "http"):
         raise Trouble("server_error", fatal=True, what="redirect")
     return after
