@@ -19,7 +19,7 @@ RUN useradd --no-log-init --no-create-home --home-dir /data/home --uid 10001 ber
 COPY --from=packages /agent /agent
 WORKDIR /berth
 COPY panel/__init__.py panel/
-COPY panel/core/__init__.py panel/core/outbound.py panel/core/
+COPY panel/core/__init__.py panel/core/mask.py panel/core/outbound.py panel/core/tracebacks.py panel/core/
 COPY panel/fleet panel/fleet
 COPY models_catalog/__init__.py models_catalog/facts.py models_catalog/
 COPY models_catalog/inspect models_catalog/inspect
