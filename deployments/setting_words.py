@@ -58,6 +58,6 @@ def of_record(verb: str, name: str) -> str:
 
 def say(fact: str, code: str, params: Mapping[str, Any]) -> str:
     """The sentence of a code that a record of this room keeps."""
-    from deployments.contexts_failed import title_of
+    from deployments.pages.failed import title_of
 
     return fix_title(Fix("patch", code, dict(params)))[0] if fact == "fix" else title_of(code)

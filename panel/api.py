@@ -15,12 +15,12 @@ from ninja.errors import HttpError, ValidationError
 from ninja.operation import Operation
 
 import panel.accounts.api_access  # noqa: F401  (puts the key to the operations' locks in place)
-from deployments.api import router as deployments
-from deployments.api_failures import router as failures
-from deployments.api_fixes import router as fixes
-from deployments.api_paste import router as pasting
-from deployments.api_record import router as records
-from deployments.api_runs import router as runs
+from deployments.api.deployments import router as deployments
+from deployments.api.failures import router as failures
+from deployments.api.fixes import router as fixes
+from deployments.api.paste import router as pasting
+from deployments.api.record import router as records
+from deployments.api.runs import router as runs
 from models_catalog.api_estimate import router as models_catalog
 from models_catalog.conversions.api import router as conversions
 from models_catalog.downloads.api import router as downloads

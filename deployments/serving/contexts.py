@@ -7,11 +7,11 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from deployments import contexts_fixes
 from deployments.diagnosis.serving_window import Window
 from deployments.fix_words import in_sentences
 from deployments.mending.fix import Fix
 from deployments.models import Deployment, Run
+from deployments.pages import fixes as fixes_page
 from deployments.serving import fixes
 from deployments.states import State
 from deployments.wording import words
@@ -50,7 +50,7 @@ def _said(row: Deployment, kept: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fix(row: Deployment, fix: Fix) -> dict[str, Any]:
     """One thing that helps, with its button."""
-    view = contexts_fixes.fix_view(row, fix) | {"said": in_sentences(fix), "patch": dict(fix.patch)}
+    view = fixes_page.fix_view(row, fix) | {"said": in_sentences(fix), "patch": dict(fix.patch)}
     if fix.kind == "patch":
         return {**view, "post": "change", "label": _("Change it and restart")}
     if fix.kind == "again":

@@ -12,8 +12,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils.translation import gettext as _
 
 from deployments import queries
+from deployments.api.schemas import DeploymentOut, deployments_out
 from deployments.models import Deployment
-from deployments.schemas import DeploymentOut, deployments_out
 from deployments.states import Desired, State
 from deployments.wording import BADGES, STEPS_NOW, words
 from panel.accounts.actor import Actor

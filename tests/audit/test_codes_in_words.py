@@ -10,8 +10,9 @@ from django.template.loader import render_to_string
 from django.utils import timezone, translation
 
 from deployments import codes as of_deployments
-from deployments import codes_classes, codes_fixes, contexts_failed, setting_words
+from deployments import codes_classes, codes_fixes, setting_words
 from deployments.diagnosis.rules import BY_CODE
+from deployments.pages import failed
 from deployments.spec import DeploymentSpec, diff
 from models_catalog import wording as of_models
 from models_catalog.conversions import wording as of_conversions
@@ -89,7 +90,7 @@ def test_a_code_without_words_is_found_by_these_tests() -> None:
 
 def test_a_start_without_its_numbers_still_has_a_whole_sentence() -> None:
     """A list counts many starts, and a record keeps no numbers of one."""
-    told = {code: contexts_failed.title_of(code) for code in of_deployments.CODES}
+    told = {code: failed.title_of(code) for code in of_deployments.CODES}
     assert {code: text for code, text in told.items() if "—" in text} == {}
 
 

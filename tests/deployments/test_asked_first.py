@@ -11,9 +11,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from deployments import applying, events, queries, remedies, services
-from deployments.contexts_run import steps
 from deployments.diagnosis.rules import BY_CODE
 from deployments.models import Deployment, Failure, Run
+from deployments.pages.run import steps
 from deployments.reconcile import reconcile
 from deployments.wording import words
 from models_catalog.models import Copy

@@ -7,9 +7,9 @@ import pytest
 from django.urls import reverse
 
 from deployments import queries, remedies, services
+from deployments.api.schemas import deployment_out
 from deployments.models import Deployment, Run
 from deployments.reconcile import reconcile
-from deployments.schemas import deployment_out
 from deployments.spec import DeploymentSpec
 from models_catalog.models import Copy
 from panel.audit.models import Event

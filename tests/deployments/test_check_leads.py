@@ -9,11 +9,12 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from deployments import contexts_check, preflight
+from deployments import preflight
 from deployments.checklist import whole
 from deployments.checklist.findings import Finding
 from deployments.checklist.look import CheckList, look
 from deployments.mending.around import Around
+from deployments.pages import check as check_page
 from deployments.patching import apply
 from deployments.spec import DeploymentSpec
 from models_catalog.models import Artifact, Copy
@@ -47,7 +48,7 @@ def of(found: CheckList, code: str) -> Finding:
 
 
 def shown(found: CheckList, code: str) -> dict[str, Any]:
-    return next(one for part in contexts_check.parts_of(found) for one in part["findings"] if one["code"] == code)
+    return next(one for part in check_page.parts_of(found) for one in part["findings"] if one["code"] == code)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,6 @@ def test_where_nothing_speaks_against_it_nothing_is_said_or_recorded(copy: Copy)
 def test_a_plain_start_reads_no_list(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     Artifact.objects.update(facts={**copy.artifact.facts, "chat_template": False})
     row = builders.make_deployment(copy)
-    monkeypatch.setattr("deployments.views_check.look", lambda *args, **kwargs: pytest.fail("it was looked at"))
+    monkeypatch.setattr("deployments.views.check.look", lambda *args, **kwargs: pytest.fail("it was looked at"))
     assert person("operator").post(reverse("deployment-start", args=[row.pk])).status_code == 302
     assert not Event.objects.filter(verb="deployment.started_despite").exists()

@@ -7,9 +7,9 @@ from django.test import Client
 from django.utils import timezone
 
 from deployments import describing, preflight
-from deployments.contexts_run import steps
 from deployments.models import Deployment
 from deployments.moves import spec_of
+from deployments.pages.run import steps
 from deployments.reconcile import reconcile
 from deployments.wording import words
 from models_catalog.models import Copy

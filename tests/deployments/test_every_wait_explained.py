@@ -9,10 +9,10 @@ import pytest
 from django.template.loader import render_to_string
 from django.utils import timezone
 
-from deployments import contexts
 from deployments.codes import CODES
 from deployments.diagnosis.rules import BY_CODE
 from deployments.models import Deployment
+from deployments.pages import detail as detail_page
 from deployments.states import DEADLINES, State
 from deployments.wording import words
 from models_catalog.models import Copy
@@ -87,7 +87,7 @@ def reason_of(code: str) -> dict[str, Any]:
 
 
 def shown(row: Deployment) -> str:
-    context = contexts.detail(row, may_operate=True, may_delete=True, may_ask=True, may_edit=True, part="page")
+    context = detail_page.detail(row, may_operate=True, may_delete=True, may_ask=True, may_edit=True, part="page")
     template = "deployments/_failed.html" if context["kind"] == "failed" else "deployments/_moving.html"
     return render_to_string(template, context)
 

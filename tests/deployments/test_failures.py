@@ -17,9 +17,10 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from deployments import acts, contexts_failed, failures, failures_read, run_log
+from deployments import acts, failures, failures_read, run_log
 from deployments.diagnosis.failure import explain
 from deployments.models import Deployment, Failure, Revision, Run
+from deployments.pages import failed
 from deployments.reconcile import reconcile
 from deployments.wording import label_of
 from models_catalog.models import Copy
@@ -352,7 +353,7 @@ def test_a_page_of_a_failure_asks_a_fixed_number_of_questions(copy: Copy) -> Non
 
     def asked() -> int:
         with CaptureQueriesContext(connection) as found:
-            contexts_failed.diagnosis(Run.objects.get(pk=run.pk), may_judge=True)
+            failed.diagnosis(Run.objects.get(pk=run.pk), may_judge=True)
         return len(found)
 
     few = asked()
@@ -379,7 +380,7 @@ def history(copy: Copy) -> dict[str, Run]:
 
 
 def test_what_helped_is_called_as_the_fixes_call_it() -> None:
-    told = contexts_failed.change_word("max_num_batched_tokens,restart.never_heard_of,engine")
+    told = failed.change_word("max_num_batched_tokens,restart.never_heard_of,engine")
     assert told == f"{label_of('max_num_batched_tokens')}, never_heard_of, another engine"
     assert "max_num_batched_tokens" not in told
 

@@ -14,10 +14,12 @@ from django.urls import reverse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments import contexts_bar, contexts_choice, expert
+from deployments import expert
 from deployments.engines.options import Option, Schema, check_value, parse_schema
 from deployments.expert_words import GROUPS, SAID, TOUCHES
 from deployments.models import Deployment, Run
+from deployments.pages import bar as bar_page
+from deployments.pages import choice as choice_page
 from models_catalog import fits
 from models_catalog.models import Artifact, CatalogModel, Copy
 from panel.accounts.models import User
@@ -190,7 +192,7 @@ def test_the_rest_of_the_settings_comes_when_it_is_asked_for(operator: Client, s
 def test_every_setting_in_plain_words_says_what_it_does_to_memory() -> None:
     rows = [row for group in expert.page(SCHEMA, {}).groups for row in group.rows]
     assert rows and all(row.effect for row in rows)
-    assert {row.touches for row in rows} <= {"", *contexts_bar.KINDS}
+    assert {row.touches for row in rows} <= {"", *bar_page.KINDS}
     assert all(said.touches in TOUCHES for said in SAID.values())
 
 
@@ -337,7 +339,7 @@ def test_of_very_many_models_the_best_are_shown_and_a_search_finds_the_others(op
     with CaptureQueriesContext(connection) as few:
         page = operator.get(reverse("deployment-new"))
     assert page.context["models"][0]["name"] == "Tiny-1B-Instruct"  # the largest that fits
-    assert len(page.context["models"]) == contexts_choice.MOST and "71 more are found" in page.content.decode()
+    assert len(page.context["models"]) == choice_page.MOST and "71 more are found" in page.content.decode()
     address = f"{reverse('deployment-new')}?part=models&artifact={first.pk}&find=model-09"
     found = operator.get(address, headers={"HX-Request": "true"}).content.decode()
     assert set(re.findall(r"<b>(.*?)</b>", found)) == {
@@ -345,7 +347,7 @@ def test_of_very_many_models_the_best_are_shown_and_a_search_finds_the_others(op
     }  # fmt: skip
     assert "<html" not in found and re.findall(r'value="(\d+)"[^>]* checked', found) == [str(first.pk)]
     on_host = operator.get(f"{reverse('deployment-new')}?part=models&find={host.name}", headers={"HX-Request": "true"})
-    assert on_host.content.count(b"<label") == contexts_choice.MOST
+    assert on_host.content.count(b"<label") == choice_page.MOST
     Artifact.objects.filter(fingerprint__gte="team/model-050").delete()
     with CaptureQueriesContext(connection) as fewer:
         operator.get(reverse("deployment-new"))

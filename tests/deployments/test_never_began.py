@@ -12,9 +12,9 @@ from django.utils import timezone
 
 from deployments import failures, failures_export, failures_read, remedies, services
 from deployments.codes import CODES
-from deployments.contexts_failed import title_of
 from deployments.failures_read import Filters
 from deployments.models import Deployment, Failure, Run, Transition
+from deployments.pages.failed import title_of
 from deployments.planner.search import PASSING
 from deployments.reconcile import reconcile
 from models_catalog.models import Copy

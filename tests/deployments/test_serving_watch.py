@@ -13,11 +13,11 @@ from django.test import Client
 from django.utils import timezone
 
 from deployments import acts, patching, queries, reconcile
+from deployments.api.schemas import deployment_out
 from deployments.diagnosis import phases
 from deployments.diagnosis.rules import BY_CODE
 from deployments.gateway.ask import Answer
 from deployments.models import Deployment, Run
-from deployments.schemas import deployment_out
 from deployments.serving import contexts, fixes, live_probe, watch
 from deployments.spec import DeploymentSpec
 from panel.accounts.models import User

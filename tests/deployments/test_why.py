@@ -11,12 +11,12 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from deployments import preflight
+from deployments.api.schemas_plan import plan_out
 from deployments.checklist.static import of_plan
-from deployments.contexts_measured import compared
-from deployments.contexts_ways import ways
 from deployments.pages import why
+from deployments.pages.measured import compared
+from deployments.pages.ways import ways
 from deployments.reconcile import reconcile
-from deployments.schemas_plan import plan_out
 from deployments.spec import DeploymentSpec
 from deployments.wording import words
 from models_catalog.estimate import Amount

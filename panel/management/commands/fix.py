@@ -6,7 +6,7 @@ from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 
 from deployments import applying, queries, remedies
-from deployments.contexts_fixes import fix_view
+from deployments.pages.fixes import fix_view
 from panel.management.shell import ShellCommand, add_waiting, named, started, wait_for
 
 

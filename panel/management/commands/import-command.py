@@ -8,7 +8,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
 from deployments import names, pasted, pasted_secrets, services
-from deployments.api_paste import command_out
+from deployments.api.paste import command_out
 from deployments.portable import NUMBERS
 from deployments.spec import DeploymentSpec
 from deployments.yaml_lines import dump as as_yaml

@@ -6,7 +6,7 @@ from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 
 from deployments import queries
-from deployments.schemas import DeploymentOut, deployments_out
+from deployments.api.schemas import DeploymentOut, deployments_out
 from deployments.states import State
 from deployments.wording import BADGES
 from panel.management.shell import ShellCommand

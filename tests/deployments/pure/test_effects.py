@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deployments.contexts_effects import said, texts
+from deployments.pages.effects import said, texts
 from deployments.placement import HostView
 from deployments.planner import Effect, Estimator, Need, Outlook, outlook
 from tests.deployments.pure.plans import PYTHON, card, lab, model, place, spec

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from deployments.contexts_fixes import PAGES
 from deployments.diagnosis.decide import diagnose
 from deployments.diagnosis.offers import WORDS, about_of
 from deployments.diagnosis.offers import offers as offers_of
@@ -20,6 +19,7 @@ from deployments.fix_words import title
 from deployments.mending import turn
 from deployments.mending.around import Around, Engine, Form, Holder
 from deployments.mending.fix import Fix
+from deployments.pages.fixes import PAGES
 from deployments.spec import DeploymentSpec
 
 OURS, THEIRS = Holder("team-chat", 40_960, 0, 12), Holder("python3", 9_735, 0, None, 4711, "ada")

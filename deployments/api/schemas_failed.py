@@ -8,11 +8,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 from ninja import Field, Schema
 
-from deployments import contexts_failed, failures, failures_read
+from deployments import failures, failures_read
 from deployments.diagnosis.result import SURE
 from deployments.diagnosis.rules import BY_CODE
 from deployments.models import Run
-from deployments.pages import proof
+from deployments.pages import failed, proof
 from panel.core.mask import mask_text
 
 Reaches = Callable[[int], bool]
@@ -99,10 +99,10 @@ def diagnosis_out(run: Run, reaches: Reaches | None = None) -> dict[str, Any] | 
     block, known = run.error_block or {}, run.diagnosis.get("facts") or {}
     root, bars = mask_text(failures.root_of(block)), told.get("bars")
     explained = rule is not None or run.reason.get("code") not in failures.UNEXPLAINED
-    sure = contexts_failed.certainty(params) if rule is not None else "" if explained else _("Not recognised")
+    sure = failed.certainty(params) if rule is not None else "" if explained else _("Not recognised")
     return {
         "code": rule.code if rule is not None else None,
-        "title": contexts_failed.title_of(failures.class_of(run.reason)),
+        "title": failed.title_of(failures.class_of(run.reason)),
         "why": proof.why(run, told),
         "phase": str(params.get("phase") or ""),
         "confidence": params.get("confidence") if float(params.get("confidence") or 0) >= SURE else None,
@@ -112,8 +112,7 @@ def diagnosis_out(run: Run, reaches: Reaches | None = None) -> dict[str, Any] | 
         "marks": [list(mark) for mark in told.get("marks") or [] if mark[1] <= len(root)],
         "bars": {"need": bars[0], "have": bars[1], "unit": bars[2], "limit": told["limit"]} if bars else None,
         "ruled_out": [
-            {"code": each["code"], "message": each["title"], "line": each["line"]}
-            for each in contexts_failed.ruled_out(run)
+            {"code": each["code"], "message": each["title"], "line": each["line"]} for each in failed.ruled_out(run)
         ],
         "excluded": [
             {"code": each["code"], "message": each["title"], "why": each["text"]} for each in proof.excluded(run)
@@ -122,18 +121,18 @@ def diagnosis_out(run: Run, reaches: Reaches | None = None) -> dict[str, Any] | 
             {"code": each["code"], "message": each["text"], "line": each["line"]} for each in proof.notices(known)
         ],
         "facts": {name: value for name, value in known.items() if name != "notices"},
-        **contexts_failed.more(rule.code if rule is not None else ""),
+        **failed.more(rule.code if rule is not None else ""),
         **(_asked(run, reaches, explained=explained) if reaches is not None else {"changed": None, "alike": None}),
     }
 
 
 def _asked(run: Run, reaches: Reaches, *, explained: bool) -> dict[str, Any]:
     row = failures_read.of_run(run.pk)
-    alike = map(contexts_failed.line, failures_read.alike(row)) if row is not None and not explained else []
+    alike = map(failed.line, failures_read.alike(row)) if row is not None and not explained else []
     return {
         "changed": [
             {name: str(value) for name, value in item.items() if name in ("name", "before", "after")}
-            for item in contexts_failed.changed_since(run).get("items_of", [])
+            for item in failed.changed_since(run).get("items_of", [])
         ],
         "alike": [
             {

@@ -10,10 +10,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from deployments import setting_words, story
-from deployments.contexts_run import run_row
 from deployments.fix_words import effect_text, title
 from deployments.mending.fix import Fix
 from deployments.models import Deployment, Run
+from deployments.pages.run import run_row
 from deployments.story import Attempt
 from deployments.wording import person, words
 from panel.core.mask import mask

@@ -9,10 +9,10 @@ from django.utils.translation import gettext as _
 from deployments import checking, failures, failures_read, run_log
 from deployments.codes import CODES
 from deployments.codes_classes import CLASSES
-from deployments.contexts_revisions import changes_between
 from deployments.diagnosis.rules import BY_CODE, causes_of, doc_of, versions_of
 from deployments.models import Failure, Run
 from deployments.pages import proof
+from deployments.pages.revisions import changes_between
 from deployments.wording import label_of, person, words
 from panel.audit.models import Event
 from panel.core.numbers import ngroup

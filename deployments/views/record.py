@@ -6,7 +6,8 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
-from deployments import contexts_measured, golden, queries, revisions
+from deployments import golden, queries, revisions
+from deployments.pages import measured
 from panel.accounts.access import can
 from panel.accounts.guard import right
 from panel.core.errors import Invalid
@@ -27,7 +28,7 @@ def compare(request: HttpRequest, pk: int) -> HttpResponse:
     """Two settings side by side; without numbers the newest and the one before."""
     row = queries.one(pk)
     old, new = revisions.pair(row, number(request, "a"), number(request, "b"))
-    context = contexts_measured.compare(row, old, new, may_edit=can(request.actor, "deployments.edit"))
+    context = measured.compare(row, old, new, may_edit=can(request.actor, "deployments.edit"))
     return page(request, "deployments/compare.html", context)
 
 
@@ -35,7 +36,7 @@ def compare(request: HttpRequest, pk: int) -> HttpResponse:
 @right("deployments.view")
 def answers(request: HttpRequest, pk: int) -> HttpResponse:
     """The golden questions and what came of them."""
-    context = contexts_measured.answers(queries.one(pk), may_edit=can(request.actor, "deployments.edit"))
+    context = measured.answers(queries.one(pk), may_edit=can(request.actor, "deployments.edit"))
     return page(request, "deployments/answers.html", context)
 
 
@@ -48,7 +49,7 @@ def questions(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         golden.set_questions(row, None if "usual" in request.POST else texts, actor=request.actor)
     except Invalid as exc:
-        context = contexts_measured.answers(row, may_edit=True, texts=texts)
+        context = measured.answers(row, may_edit=True, texts=texts)
         return form_again(request, "deployments/answers.html", {**context, "errors": list(exc.fields.values())})
     messages.success(request, _("These questions are asked from the next start on."))
     return go(request, reverse("deployment-answers", args=[pk]))
@@ -58,4 +59,4 @@ def questions(request: HttpRequest, pk: int) -> HttpResponse:
 @right("runtimes.view")
 def accuracy(request: HttpRequest) -> HttpResponse:
     """How close the estimates of all starts were."""
-    return page(request, "deployments/accuracy.html", contexts_measured.accuracy())
+    return page(request, "deployments/accuracy.html", measured.accuracy())

@@ -9,9 +9,9 @@ from ninja import Query, Router, Schema
 from pydantic import Field
 
 from deployments import checking, exported, portable, queries
-from deployments.api import reached
+from deployments.api.deployments import reached
+from deployments.api.schemas import LogFilter, LogOut, RunOut, log_out, run_out
 from deployments.models import Run
-from deployments.schemas import LogFilter, LogOut, RunOut, log_out, run_out
 from panel.core.api import Page, Paging, Token, answers, page_of
 from panel.core.errors import NotFound
 from panel.fleet import logstore

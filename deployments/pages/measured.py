@@ -7,8 +7,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from deployments import golden, measured, measured_runs, revisions
-from deployments.contexts_revisions import changes_between
 from deployments.models import Deployment, Revision, Run
+from deployments.pages.revisions import changes_between
 from deployments.spec import DeploymentSpec
 from deployments.wording import words
 from models_catalog.estimate.plan import Reason

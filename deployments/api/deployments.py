@@ -7,10 +7,7 @@ from django.utils.translation import gettext_noop as _
 from ninja import Query, Router, Status
 
 from deployments import preflight, queries, services
-from deployments.checklist.look import look
-from deployments.hidden import restored
-from deployments.models import Deployment
-from deployments.schemas import (
+from deployments.api.schemas import (
     DeploymentChange,
     DeploymentFilter,
     DeploymentIn,
@@ -18,8 +15,11 @@ from deployments.schemas import (
     PlanIn,
     deployments_out,
 )
-from deployments.schemas_check import CheckIn, CheckOut, check_out
-from deployments.schemas_plan import PlanOut, plan_out
+from deployments.api.schemas_check import CheckIn, CheckOut, check_out
+from deployments.api.schemas_plan import PlanOut, plan_out
+from deployments.checklist.look import look
+from deployments.hidden import restored
+from deployments.models import Deployment
 from deployments.spec import DeploymentSpec
 from panel.core.api import Page, Token, answers, page_of
 from panel.core.errors import NotFound

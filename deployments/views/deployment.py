@@ -11,29 +11,21 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from deployments import (
-    applying,
-    contexts,
-    contexts_check,
-    contexts_fixes,
-    contexts_form,
-    contexts_list,
-    contexts_run,
-    first_steps,
-    preflight,
-    probe,
-    queries,
-    services,
-)
+from deployments import applying, first_steps, preflight, probe, queries, services
 from deployments.engines.registry import adapter_for
 from deployments.forms import DeploymentForm
 from deployments.gateway.ask import ask as ask_door
 from deployments.gateway.snapshot import probe_token
 from deployments.models import Deployment
+from deployments.pages import check as check_page
+from deployments.pages import detail as detail_page
+from deployments.pages import fixes, listing
+from deployments.pages import form as form_page
+from deployments.pages import run as run_page
 from deployments.spec import DeploymentSpec
 from deployments.startable import NeverStarts
-from deployments.views_check import looked, of_stopped, warnings_of
-from deployments.views_record import number
+from deployments.views.check import looked, of_stopped, warnings_of
+from deployments.views.record import number
 from models_catalog.shelf import NotApproved
 from panel.accounts.access import can
 from panel.accounts.guard import right
@@ -59,7 +51,7 @@ def index(request: HttpRequest) -> HttpResponse:
     rows = slice_of(request, queries.listed(group=group, text=text), size=PAGE)
     moving = bool(counts["starting"] or counts["waiting"])
     context = {
-        **contexts_list.index(list(rows), counts, group=group, text=text),
+        **listing.index(list(rows), counts, group=group, text=text),
         "page": rows,
         "moving": moving,
         "can_create": can(request.actor, "deployments.create"),
@@ -71,31 +63,31 @@ def index(request: HttpRequest) -> HttpResponse:
 
 
 def _form(request: HttpRequest, *, row: Deployment | None = None) -> DeploymentForm:
-    choices = contexts_form.gpu_choices()
+    choices = form_page.gpu_choices()
     if request.method == "POST":
-        data = contexts_form.applied(request.POST)
-        schema = contexts_form.schema_for(data.get("runtime", ""))
+        data = form_page.applied(request.POST)
+        schema = form_page.schema_for(data.get("runtime", ""))
         return DeploymentForm(data, gpu_choices=choices, named=row is None and _saves(request), schema=schema)
     if row is not None:
         spec = DeploymentSpec.model_validate(row.revision.spec)
         initial, runtime = DeploymentForm.initial_of(spec, row.name), str(spec.runtime_id or "")
     else:
-        initial, runtime = contexts_form.first_values(request.GET, dict(choices)), ""
-    return DeploymentForm(initial=initial, gpu_choices=choices, schema=contexts_form.schema_for(runtime))
+        initial, runtime = form_page.first_values(request.GET, dict(choices)), ""
+    return DeploymentForm(initial=initial, gpu_choices=choices, schema=form_page.schema_for(runtime))
 
 
 def _models(request: HttpRequest) -> HttpResponse | None:
     """The list of models alone, while somebody looks for one of very many."""
     if request.method != "GET" or request.GET.get("part") != "models" or not is_htmx(request):
         return None
-    context = contexts_form.models(request.GET.get("artifact", ""), request.actor, request.GET.get("find", ""))
+    context = form_page.models(request.GET.get("artifact", ""), request.actor, request.GET.get("find", ""))
     return page(request, "deployments/form.html", context, parts=["models"])
 
 
 def _show(
     request: HttpRequest, form: DeploymentForm, row: Deployment | None = None, refused: dict[str, Any] | None = None
 ) -> HttpResponse:
-    context = contexts_form.form(form, row, request.actor, suggests=row is None and request.method == "GET")
+    context = form_page.form(form, row, request.actor, suggests=row is None and request.method == "GET")
     context["rest_shown"] = request.GET.get("all") == "1" or request.GET.get("part") == "rest"
     if request.POST.get("act") in ASKS or "apply" in request.POST:  # a browser without scripts asks for the plan so
         if request.POST.get("act") != "plan" and "apply" not in request.POST:
@@ -128,7 +120,7 @@ def _made(request: HttpRequest, form: DeploymentForm) -> tuple[Deployment | None
     """The new deployment, or the plan of what could never start. Raises Invalid and NotApproved."""
     spec, name = form.to_spec(), form.cleaned_data["name"]
     start = request.POST.get("act") != "save"
-    if start and (refused := contexts_form.refusal(spec, name, request.actor)) is not None:
+    if start and (refused := form_page.refusal(spec, name, request.actor)) is not None:
         return None, refused
     despite = warnings_of(spec, name) if request.POST.get("act") == "anyway" else []
     return services.create(name=name, spec=spec, actor=request.actor, start=start, despite=despite), None
@@ -145,7 +137,7 @@ def _edited(request: HttpRequest, form: DeploymentForm, row: Deployment) -> dict
     try:
         services.edit(row, spec=spec, actor=request.actor, base_number=base)
     except NeverStarts as exc:
-        refused = contexts_form.refusal(spec, row.name, request.actor, own=row.run_id)
+        refused = form_page.refusal(spec, row.name, request.actor, own=row.run_id)
         if refused is None:
             raise
         return {**refused, "left": exc}
@@ -183,22 +175,22 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
 @right("deployments.create")
 def plan(request: HttpRequest) -> HttpResponse:
     """What would happen, by the planner that the launch uses; nothing is written."""
-    schema = contexts_form.schema_for(request.POST.get("runtime", ""))
-    form = DeploymentForm(request.POST, gpu_choices=contexts_form.gpu_choices(), named=False, schema=schema)
+    schema = form_page.schema_for(request.POST.get("runtime", ""))
+    form = DeploymentForm(request.POST, gpu_choices=form_page.gpu_choices(), named=False, schema=schema)
     return render(request, "deployments/_plan.html", _planned(form, request.actor))
 
 
 def _planned(form: DeploymentForm, actor: Any) -> dict[str, Any]:
     if not form.is_valid():
-        return contexts_form.incomplete(form)
+        return form_page.incomplete(form)
     own = queries.named(form.data.get("own", ""))
     try:
         spec = form.to_spec(own[1]) if own else form.to_spec()
         fleet = preflight.Fleet.of(spec, queries.run_of(own[0]) if own else None, actor)
         check = preflight.check(spec, name=form.cleaned_data["name"] or "model", ahead=True, fleet=fleet)
     except Invalid as exc:
-        return contexts_form.incomplete(form, exc)
-    return contexts_form.plan(check, spec, actor)
+        return form_page.incomplete(form, exc)
+    return form_page.plan(check, spec, actor)
 
 
 # --- one deployment ---------------------------------------------------------------------------------------------------
@@ -209,7 +201,7 @@ def _planned(form: DeploymentForm, actor: Any) -> dict[str, Any]:
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
     row = queries.one(pk)
     look = request.GET.get("look")
-    if look is not None and look != contexts.look_of(row):  # another state's page, or another log: load it whole
+    if look is not None and look != detail_page.look_of(row):  # another state's page, or another log: load it whole
         return go(request, reverse("deployment", args=[pk]))
     rights = {
         "may_operate": can(request.actor, "deployments.operate"),
@@ -220,9 +212,9 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
     part = request.GET.get("part")
     before = number(request, "before")
     alone = part if is_htmx(request) else None
-    context = contexts.detail(row, **rights, part=alone, actor=request.actor, before=before)
+    context = detail_page.detail(row, **rights, part=alone, actor=request.actor, before=before)
     if part != "live" and rights["may_operate"] and (found := of_stopped(row, request.actor)) is not None:
-        context["against"] = contexts_check.standing(found)
+        context["against"] = check_page.standing(found)
     return page(request, "deployments/detail.html", {**context, "part": part}, parts=["live"])
 
 
@@ -232,8 +224,8 @@ def run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """The record of one start, also of a deployment that was deleted."""
     rights = {name: can(request.actor, f"deployments.{name}") for name in ("operate", "edit")}
     found = queries.run(run_id)
-    context = contexts_run.run_record(found, may_operate=rights["operate"], may_edit=rights["edit"])
-    context["attempts"] = contexts_fixes.attempts(found)
+    context = run_page.run_record(found, may_operate=rights["operate"], may_edit=rights["edit"])
+    context["attempts"] = fixes.attempts(found)
     return page(request, "deployments/run.html", context)
 
 

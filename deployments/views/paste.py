@@ -8,9 +8,10 @@ from django.urls import reverse
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods
 
-from deployments import contexts_form, exported, pasted, pasted_secrets, queries
-from deployments.contexts_paste import boxes, findings
+from deployments import exported, pasted, pasted_secrets, queries
 from deployments.forms import REST, DeploymentForm
+from deployments.pages import form as form_page
+from deployments.pages.paste import boxes, findings
 from deployments.spec import DeploymentSpec
 from panel.accounts.guard import right
 from panel.core.errors import Conflict
@@ -40,9 +41,9 @@ def paste(request: HttpRequest) -> HttpResponse:
     if not reading.found:
         return form_again(request, "deployments/paste.html", told)
     initial = _initial(reading)
-    schema = contexts_form.schema_for(str(initial.get("runtime") or ""))
-    form = DeploymentForm(initial=initial, gpu_choices=contexts_form.gpu_choices(), schema=schema)
-    context = {**contexts_form.form(form, None, request.actor), **told, "expert_open": _expert(reading)}
+    schema = form_page.schema_for(str(initial.get("runtime") or ""))
+    form = DeploymentForm(initial=initial, gpu_choices=form_page.gpu_choices(), schema=schema)
+    context = {**form_page.form(form, None, request.actor), **told, "expert_open": _expert(reading)}
     response = page(request, "deployments/form.html", context)
     response["Cache-Control"] = "no-store"  # going back asks for the text again rather than showing an old one
     return response

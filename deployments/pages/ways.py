@@ -5,9 +5,9 @@ from typing import Any
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from deployments.contexts_convert import conversions
 from deployments.models import Deployment
 from deployments.pages import smaller
+from deployments.pages.convert import conversions
 from deployments.spec import DeploymentSpec
 from deployments.wording import FIXED_WHERE
 from deployments.wording import fixes as fixes_said

@@ -10,10 +10,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
-from deployments import checking, contact, contexts_failed, contexts_fixes, describing, queries, remedies, stalls
-from deployments.contexts_measured import came_of, compared, note_of, other_answers
-from deployments.contexts_revisions import revisions
-from deployments.contexts_run import (
+from deployments import checking, contact, describing, queries, remedies, stalls
+from deployments.models import Deployment, Run
+from deployments.pages import failed as failed_page
+from deployments.pages import fixes as fixes_page
+from deployments.pages import proof
+from deployments.pages.measured import came_of, compared, note_of, other_answers
+from deployments.pages.revisions import revisions
+from deployments.pages.run import (
     badge,
     ending,
     engine,
@@ -26,9 +30,7 @@ from deployments.contexts_run import (
     step_name,
     steps,
 )
-from deployments.contexts_ways import ways
-from deployments.models import Deployment, Run
-from deployments.pages import proof
+from deployments.pages.ways import ways
 from deployments.serving.contexts import findings_of, numbers
 from deployments.spec import DeploymentSpec
 from deployments.states import Desired, State
@@ -302,17 +304,17 @@ def _measured(run: Run) -> list[tuple[str, str, str]]:
 def failed(row: Deployment, run: Run | None, *, may_operate: bool, actor: Any = None) -> dict[str, Any]:
     """The failed page. `row.reason` may be of a placing that failed before any run was made."""
     of_run = run is not None and run.outcome == "failed" and run.reason == row.reason
-    fixes = contexts_fixes.views(row, remedies.of(row, actor))
+    fixes = fixes_page.views(row, remedies.of(row, actor))
     context: dict[str, Any] = {
         "run_failed": of_run,
         "retry": _retry(row),
         "fixes": fixes,
-        "fixes_note": contexts_fixes.note(row, fixes),
+        "fixes_note": fixes_page.note(row, fixes),
         "effects_by": proof.effects_by(run, fixes),
         "rest": _rest(row),
-        "whom_to_ask": contexts_fixes.whom_to_ask(row),
+        "whom_to_ask": fixes_page.whom_to_ask(row),
         "ways": ways(row, fixes),
-        "attempts": contexts_fixes.attempts(run if of_run else None),
+        "attempts": fixes_page.attempts(run if of_run else None),
     }
     if run is None or not of_run:
         return context
@@ -321,8 +323,8 @@ def failed(row: Deployment, run: Run | None, *, may_operate: bool, actor: Any = 
     return {
         **context,
         **error_of(run),
-        "dx": contexts_failed.diagnosis(run, may_judge=may_operate),
-        "log_root": contexts_failed.log_root(run),
+        "dx": failed_page.diagnosis(run, may_judge=may_operate),
+        "log_root": failed_page.log_root(run),
         "itself": proof.itself(run),
         "last_answer": run.probe.get("last") if row.reason.get("code") == "answer.failed" else None,
         "failed_at": f"{at} / {len(states)} · {step_name(states[at - 1])}" if at else "",

@@ -9,12 +9,13 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from deployments import checking, contexts_failed, describing, queries
-from deployments.contexts_measured import compared, note_of
+from deployments import checking, describing, queries
 from deployments.diagnosis.failure import signal_name
 from deployments.diagnosis.phases import StepState
 from deployments.models import Run
+from deployments.pages import failed as failed_page
 from deployments.pages import proof
+from deployments.pages.measured import compared, note_of
 from deployments.states import State
 from deployments.wording import BADGES, STEP_NAMES, STEPS_NOW, candidates, changes, person, words
 from panel.core.numbers import duration, gib, ngroup
@@ -215,8 +216,8 @@ def run_record(run: Run, *, may_operate: bool, may_edit: bool) -> dict[str, Any]
         "candidates": candidates(run.reason),
         "changes": changes(run.reason),
         **error_of(run),
-        "dx": contexts_failed.diagnosis(run, may_judge=may_operate),
-        "log_root": contexts_failed.log_root(run),
+        "dx": failed_page.diagnosis(run, may_judge=may_operate),
+        "log_root": failed_page.log_root(run),
         "itself": proof.itself(run),
         "transitions": [
             {"badge": badge(t.new), "at": t.at, "why": w.text if (w := words(t.reason)) else ""}

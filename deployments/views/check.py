@@ -6,10 +6,12 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_POST
 
-from deployments import contexts_check, contexts_form, queries
+from deployments import queries
 from deployments.checklist.look import CheckList, look
 from deployments.forms import DeploymentForm
 from deployments.models import Deployment
+from deployments.pages import check as check_page
+from deployments.pages import form as form_page
 from deployments.spec import DeploymentSpec
 from panel.accounts.guard import right
 from panel.core.errors import Invalid
@@ -19,8 +21,8 @@ from panel.core.errors import Invalid
 @right("deployments.create")
 def check(request: HttpRequest) -> HttpResponse:
     """The list as it is now. While the engine is being asked, the part asks for itself again."""
-    schema = contexts_form.schema_for(request.POST.get("runtime", ""))
-    form = DeploymentForm(request.POST, gpu_choices=contexts_form.gpu_choices(), named=False, schema=schema)
+    schema = form_page.schema_for(request.POST.get("runtime", ""))
+    form = DeploymentForm(request.POST, gpu_choices=form_page.gpu_choices(), named=False, schema=schema)
     again = request.POST.get("again") == "1"
     return render(request, "deployments/_check.html", looked(form, request.actor, again=again))
 
@@ -36,7 +38,7 @@ def looked(form: DeploymentForm, actor: Any, *, again: bool = False) -> dict[str
         return {"checked": None, "unfinished": True}
     name = form.cleaned_data["name"] or "model"
     found = look(spec, name=name, actor=actor, again=again, own=own[0] if own else None)
-    return contexts_check.card(found, spec, is_new=own is None)
+    return check_page.card(found, spec, is_new=own is None)
 
 
 def of_stopped(row: Deployment, actor: Any) -> CheckList | None:
@@ -51,5 +53,5 @@ def warnings_of(spec: DeploymentSpec, name: str) -> list[str]:
     """Codes of what speaks against a start that is wanted all the same. Raises Invalid where it could only fail."""
     found = look(spec, name=name, ask=False)
     if found.verdict == "refused":
-        raise Invalid({"": contexts_check.summary(found)})
+        raise Invalid({"": check_page.summary(found)})
     return found.warnings

@@ -7,7 +7,8 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from ninja import Field, Schema
 
-from deployments import measured, schemas
+from deployments import measured
+from deployments.api import schemas
 from deployments.placement import Placement
 from deployments.planner import Answer
 from deployments.preflight import Check, Place, named

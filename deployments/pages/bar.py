@@ -6,8 +6,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from deployments import contexts_effects
-from deployments.pages import why
+from deployments.pages import effects, why
 from deployments.placement import GpuView
 from deployments.planner import Outlook
 from deployments.planner.moving import held_mib, stage_of
@@ -184,6 +183,6 @@ def _live(around: Outlook, found: list[dict[str, Any]]) -> str:
         "most": most.value if most is not None else None,
         "limit": around.model_longest,
         "names": {kind: name for kind, (name, _text) in _names().items()},
-        "effects": contexts_effects.texts(around),
+        "effects": effects.texts(around),
     }
     return json.dumps(numbers)

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import PydanticUndefined
 
 from deployments import contact, queries
+from deployments.api.schemas_failed import DiagnosisOut, Reaches, diagnosis_out
 from deployments.models import Deployment, Run
-from deployments.schemas_failed import DiagnosisOut, Reaches, diagnosis_out
 from deployments.serving.contexts import findings_of
 from deployments.spec import NAME, DeploymentSpec
 from deployments.states import State

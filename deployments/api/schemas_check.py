@@ -5,8 +5,9 @@ from typing import Any, Literal
 from django.utils.translation import gettext_noop as _
 from ninja import Field, Schema
 
-from deployments import contexts_check, schemas, schemas_plan
+from deployments.api import schemas, schemas_plan
 from deployments.checklist.look import CheckList
+from deployments.pages import check as check_page
 
 
 class CheckIn(schemas.PlanIn):
@@ -55,6 +56,6 @@ class CheckOut(Schema):
 def check_out(found: CheckList) -> dict[str, Any]:
     return {
         "verdict": found.verdict,
-        "parts": contexts_check.parts_of(found),
+        "parts": check_page.parts_of(found),
         "plan": schemas_plan.plan_out(found.check),
     }

@@ -8,8 +8,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from deployments import contact, queries
-from deployments.contexts_run import badge, engine, place, step_name
 from deployments.models import Deployment, Run
+from deployments.pages.run import badge, engine, place, step_name
 from deployments.serving.contexts import worst
 from deployments.states import Desired, State
 from deployments.wording import candidates, person, words

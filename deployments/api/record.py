@@ -10,7 +10,7 @@ from ninja import Query, Router, Schema
 from pydantic import ConfigDict, Field
 
 from deployments import golden, measured_runs, queries, revisions
-from deployments.api import reached
+from deployments.api.deployments import reached
 from deployments.models import Deployment, Revision, Run
 from deployments.spec import DeploymentSpec, diff
 from panel.core.api import Page, Paging, Token, answers, page_of

@@ -8,9 +8,10 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from deployments import contexts_failed, failures_read
+from deployments import failures_read
 from deployments.failures_read import ClassNumbers, Filters
 from deployments.models import Failure
+from deployments.pages import failed
 from panel.core.numbers import ngroup
 from panel.fleet.wording import ENGINES
 
@@ -37,7 +38,7 @@ def numbers(filters: Filters, found: Sequence[ClassNumbers], *, every: bool) -> 
 def _class(filters: Filters, one: ClassNumbers) -> dict[str, Any]:
     return {
         "code": one.code,
-        "title": contexts_failed.title_of(one.code),
+        "title": failed.title_of(one.code),
         "query": filters.with_class(one.code).query,
         "count": ngroup(one.count),
         "last": one.last,
@@ -49,7 +50,7 @@ def _class(filters: Filters, one: ClassNumbers) -> dict[str, Any]:
 
 def by_words(one: ClassNumbers) -> str:
     """What mended it most often, the two ways that did so most often."""
-    ways = [f"{contexts_failed.change_word(change)} ({ngroup(n)})" for change, n in one.by.most_common(2)]
+    ways = [f"{failed.change_word(change)} ({ngroup(n)})" for change, n in one.by.most_common(2)]
     return "; ".join(ways)
 
 
@@ -67,7 +68,7 @@ def page(filters: Filters, found: Sequence[ClassNumbers], rows: Sequence[Failure
     return {
         "section": "failures",
         "filters": filters,
-        "rows": [{**contexts_failed.line(row), "place": place(row)} for row in rows],
+        "rows": [{**failed.line(row), "place": place(row)} for row in rows],
         **numbers(filters, found, every=every),
     }
 
@@ -90,7 +91,7 @@ def selects(filters: Filters) -> dict[str, SafeString]:
 
 
 def _titled(codes: Sequence[str]) -> list[tuple[str, str]]:
-    return [(code, contexts_failed.title_of(code)) for code in codes]
+    return [(code, failed.title_of(code)) for code in codes]
 
 
 def _engine_word(text: str) -> str:

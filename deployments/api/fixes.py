@@ -8,10 +8,10 @@ from ninja import Path, Router, Schema, Status
 from pydantic import ConfigDict, Field
 
 from deployments import applying, queries, remedies
-from deployments.api import reached, shown
-from deployments.contexts_fixes import fix_view
+from deployments.api.deployments import reached, shown
+from deployments.api.schemas import DeploymentOut
 from deployments.models import Deployment
-from deployments.schemas import DeploymentOut
+from deployments.pages.fixes import fix_view
 from panel.core.api import Token, answers
 from panel.core.mask import mask
 

@@ -9,9 +9,10 @@ from django.utils.translation import gettext_noop as _
 from ninja import Query, Router, Schema
 from pydantic import ConfigDict, Field
 
-from deployments import contexts_failed, failures, failures_export, failures_read, queries
+from deployments import failures, failures_export, failures_read, queries
 from deployments.failures_read import Filters
 from deployments.models import Failure
+from deployments.pages import failed
 from panel.core.api import Page, Paging, Token, answers, page_of
 from panel.core.errors import NotFound
 
@@ -94,7 +95,7 @@ class VerdictIn(Schema):
 
 
 def _out(row: Failure) -> dict[str, Any]:
-    return {**failures_export.row_of(row), "title": contexts_failed.title_of(row.code)}
+    return {**failures_export.row_of(row), "title": failed.title_of(row.code)}
 
 
 @router.get(
@@ -111,7 +112,7 @@ def list_failures(request: HttpRequest, asked: Query[Narrowed]) -> Any:
         "items": [
             {
                 "class": one.code or None,
-                "title": contexts_failed.title_of(one.code),
+                "title": failed.title_of(one.code),
                 "count": one.count,
                 "last": one.last,
                 "mended": one.mended,

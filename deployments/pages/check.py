@@ -14,10 +14,10 @@ from deployments.checklist import failed_here
 from deployments.checklist.findings import Finding, Part
 from deployments.checklist.look import CheckList
 from deployments.codes_check import NOT_YET, PARTS
-from deployments.contexts_fixes import PAGES
-from deployments.contexts_form import field_values
 from deployments.fix_words import title
 from deployments.mending.fix import Fix
+from deployments.pages.fixes import PAGES
+from deployments.pages.form import field_values
 from deployments.spec import DeploymentSpec
 from deployments.wording import candidates, words
 from models_catalog import wording as catalog

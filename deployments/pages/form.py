@@ -13,16 +13,17 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from deployments import contexts_bar, contexts_choice, expert, preflight, queries, run_secrets
-from deployments.contexts_convert import conversions
-from deployments.contexts_measured import corrected_by
+from deployments import expert, preflight, queries, run_secrets
 from deployments.engines import parsers
 from deployments.engines.base import version_key
 from deployments.engines.options import Schema
 from deployments.forms import OPTION_FIELDS, DeploymentForm
 from deployments.measured import launches_of
 from deployments.models import Deployment
-from deployments.pages import smaller
+from deployments.pages import bar, smaller
+from deployments.pages import choice as choice_page
+from deployments.pages.convert import conversions
+from deployments.pages.measured import corrected_by
 from deployments.pages.why import numbers, places
 from deployments.planner.asked import asked_of
 from deployments.preflight import Check, runtime_facts
@@ -56,17 +57,17 @@ EXPERT = (
 
 def models(chosen: str, actor: Any, find: str = "") -> dict[str, Any]:
     """The models to choose from; `find` is what somebody looks for."""
-    found, total = contexts_choice.choices(chosen, actor, " ".join(find.replace("\0", " ").split())[:100])
-    return {"models": found, "models_n": total, "more_n": max(0, total - contexts_choice.MOST)}
+    found, total = choice_page.choices(chosen, actor, " ".join(find.replace("\0", " ").split())[:100])
+    return {"models": found, "models_n": total, "more_n": max(0, total - choice_page.MOST)}
 
 
 def form(deploy: DeploymentForm, row: Deployment | None, actor: Any, *, suggests: bool = False) -> dict[str, Any]:
     """`suggests`: where no model is chosen, the best one is, since the page then shows a plan at once."""
     sent = deploy.data.get("artifact") if deploy.is_bound else deploy.initial.get("artifact")
     choice = models(str(sent or ""), actor)
-    if suggests and not sent and (best := contexts_choice.best(choice["models"])):
+    if suggests and not sent and (best := choice_page.best(choice["models"])):
         best["chosen"] = True
-        deploy.initial |= contexts_choice.suggestion(best["artifact"])
+        deploy.initial |= choice_page.suggestion(best["artifact"])
     expert_errors = any(name in deploy.errors for name in EXPERT) if deploy.is_bound else False
     return {
         "section": "deployments",
@@ -74,7 +75,7 @@ def form(deploy: DeploymentForm, row: Deployment | None, actor: Any, *, suggests
         "d": row,
         "title": _("Settings of %(name)s") % {"name": row.name} if row else _("Deploy a model"),
         **choice,
-        "few": contexts_choice.FEW,
+        "few": choice_page.FEW,
         "hosts": list(Host.objects.only("pk", "name")),
         "runtimes": _runtimes(str(deploy["runtime"].value() or "")),
         "chosen_gpus": deploy["gpus"].value() or [],
@@ -142,7 +143,7 @@ def first_values(asked: QueryDict, gpus: Collection[str] = ()) -> dict[str, Any]
     found, artifact = None, asked.get("artifact", "")
     if artifact.isdecimal() and len(artifact) < 19:
         found = Artifact.objects.select_related("model").filter(pk=int(artifact)).first()
-    suggested = contexts_choice.suggestion(found) if found is not None else {}
+    suggested = choice_page.suggestion(found) if found is not None else {}
     return values | suggested | _linked(asked, gpus)
 
 
@@ -204,7 +205,7 @@ def plan(check: Check, spec: DeploymentSpec, actor: Any) -> dict[str, Any]:
         "numbers": numbers(check),
         "changes": _changes(check, spec, smaller_forms["by_artifact"]),
         "hub": smaller_forms["hub"],
-        **contexts_bar.bars(check, spec),
+        **bar.bars(check, spec),
         "command": check.preview(),
     }
     if not check.ok:
@@ -220,7 +221,7 @@ def plan(check: Check, spec: DeploymentSpec, actor: Any) -> dict[str, Any]:
         "room": _room(check, spec),
         "facts": [*_place(check, spec, gpus), *_capacity(check, spec), *_reserved(check)],
         "notes": [said for note in notes if (said := words(note.as_dict())) is not None],
-        "shared": contexts_bar.shared(check.outlook),
+        "shared": bar.shared(check.outlook),
         "learned_note": learned,
         "doubt_note": "" if learned else _doubt(context.get("kv_doubt", "")),
     }

@@ -8,8 +8,10 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
-from deployments import contexts_failed, contexts_failures, failures, failures_export, failures_read, queries
+from deployments import failures, failures_export, failures_read, queries
 from deployments.failures_read import Filters
+from deployments.pages import failed
+from deployments.pages import failures as failures_page
 from panel.accounts.access import can
 from panel.accounts.guard import right
 from panel.core.errors import NotFound
@@ -29,11 +31,11 @@ def index(request: HttpRequest) -> HttpResponse:
     numbers = slice_of(request, rows.values_list("pk", flat=True), size=PAGE)  # a far page joins only what it shows
     shown = list(failures_read.shown(failures_read.these(numbers.items)))
     context = {
-        **contexts_failures.page(filters, found, shown, every="every" in request.GET),
+        **failures_page.page(filters, found, shown, every="every" in request.GET),
         "page": numbers,
     }
     if request.GET.get("part") != "rows":
-        context |= contexts_failures.selects(filters)
+        context |= failures_page.selects(filters)
     return page(request, "deployments/failures.html", context, parts=["rows"])
 
 
@@ -60,5 +62,5 @@ def verdict(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     failures.judge(run, right=said, note=request.POST.get("note", "")[:2000], actor=request.actor)
     if not is_htmx(request):
         return go(request, reverse("run", args=[run.pk]))
-    dx = contexts_failed.diagnosis(run, may_judge=can(request.actor, "deployments.operate"))
+    dx = failed.diagnosis(run, may_judge=can(request.actor, "deployments.operate"))
     return render(request, "deployments/_verdict.html", {"dx": dx})

@@ -1,0 +1,1 @@
+"""Pages and what is pressed on them: load, call, render."""
