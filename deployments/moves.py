@@ -58,7 +58,8 @@ def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None
         if not moved:
             return False
         run_id = changes["run"].pk if "run" in changes else row.run_id
-        Transition.objects.create(deployment=row, run_id=run_id, old=old, new=to, reason=reason or {})
+        if not _said_before(row, old, to, reason or {}):
+            Transition.objects.create(deployment=row, run_id=run_id, old=old, new=to, reason=reason or {})
         if run_id is not None and ("run" in changes or old not in (State.QUEUED, State.PLACING)):
             _tell_the_record(row, run_id, to, reason or {})
         if to == State.READY and Run.objects.filter(pk=run_id, ready_at=None).update(ready_at=now):
@@ -70,6 +71,24 @@ def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None
     # nothing until its next turn.
     transaction.on_commit(partial(events.announce, row.pk, state=to, name=row.name), robust=True)
     return True
+
+
+def _said_before(row: Deployment, old: State, to: State, reason: dict[str, Any]) -> bool:
+    """Whether the story has this arrow already: what waits for room looks for it every few seconds, for as long as it
+    takes, and only what is new in that is told.
+    """
+    if {old, to} != {State.QUEUED, State.PLACING}:
+        return False
+    last = Transition.objects.filter(deployment=row).order_by("-pk").values_list("old", "new", "reason").first()
+    if last is None or {last[0], last[1]} != {State.QUEUED.value, State.PLACING.value}:
+        return False
+    return to == State.PLACING or (last[1] == State.QUEUED.value and _codes(last[2]) == _codes(reason))
+
+
+def _codes(reason: dict[str, Any]) -> list[Any]:
+    """What a reason says, without its numbers: free memory differs each time."""
+    places = (reason.get("params") or {}).get("candidates") or []
+    return [reason.get("code"), *((place.get("name"), place.get("code")) for place in places)]
 
 
 def _tell_the_record(row: Deployment, run_id: Any, to: State, reason: dict[str, Any]) -> None:

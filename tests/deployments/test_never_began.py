@@ -128,6 +128,22 @@ def test_what_only_waits_makes_none_however_often_it_looks(copy: Copy) -> None:
     assert looked_at(row).state == "stopped" and not Run.objects.exists(), "who waits and is stopped has not failed"
 
 
+def test_what_waits_for_long_tells_its_story_once(copy: Copy) -> None:
+    row = wanted(copy)
+    Host.objects.update(lost_at=timezone.now())
+    for _ in range(5):
+        Deployment.objects.update(next_attempt_at=None)
+        assert looked_at(row).state == "queued"
+    told = list(Transition.objects.filter(deployment=row).order_by("pk").values_list("new", flat=True))
+    assert told == ["queued", "placing", "queued"]
+    Host.objects.update(lost_at=None, hold={"by": "ada", "at": "2026-01-01T00:00:00Z", "note": ""})
+    Deployment.objects.update(next_attempt_at=None)
+    looked_at(row)
+    again = list(Transition.objects.filter(deployment=row).order_by("pk").values_list("new", "reason__code"))
+    assert len(again) > len(told), "another reason is told"
+
+
+
 def test_each_start_is_one_and_the_next_one_is_its_child(copy: Copy) -> None:
     executable = copy.host.runtimes.get()
     row = ended(copy, "no-engine")
