@@ -7,8 +7,7 @@ from django.conf import settings
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from deployments import checking, contact, describing, queries, remedies, stalls
 from deployments.models import Deployment, Run
@@ -43,11 +42,11 @@ KINDS = {State.READY: "ready", State.FAILED: "failed", State.STOPPED: "stopped"}
 RUNS_SHOWN = 20
 AFTER_KILL_S = 5  # until then it is no news that processes of a stopping run are still there
 AS_LONG_AS_IT_TAKES = {  # these states have no end of their own: what is waited for, and what a person can do
-    State.QUEUED: _lazy(
+    State.QUEUED: gettext_lazy(
         "It waits as long as it takes, looks again by itself and starts when it can. Stop ends the waiting; in its "
         "settings another place can be chosen."
     ),
-    State.LOST: _lazy(
+    State.LOST: gettext_lazy(
         "Berth waits for the host as long as it takes, and ends nothing meanwhile. You need not stay here."
     ),
 }

@@ -143,7 +143,6 @@ def test_what_waits_for_long_tells_its_story_once(copy: Copy) -> None:
     assert len(again) > len(told), "another reason is told"
 
 
-
 def test_each_start_is_one_and_the_next_one_is_its_child(copy: Copy) -> None:
     executable = copy.host.runtimes.get()
     row = ended(copy, "no-engine")
