@@ -256,4 +256,5 @@ def test_the_attempts_are_told_as_a_story(outcomes: dict[str, Outcome | Exceptio
     for outcome in clicked:
         last, *_before = story.of(outcome.deployment.run)
         assert last.run.parent_id and last.run.parent_id != last.run.pk
-        assert last.run.revision.number == 1 or last.why["class"] == outcome.told.code, last.why
+        refused = {outcome.told.code, "place.none"}  # what the planner refuses has no engine's word for it
+        assert last.run.revision.number == 1 or last.why["class"] in refused, last.why
