@@ -37,7 +37,8 @@ def _waiting(w: Window, f: Facts, base: Params) -> tuple[str, float, Params] | N
     if not w.always(180, _queue):
         return None
     running, kv = w.mean(180, "running"), w.mean(180, "kv_usage")
-    at_limit = f.max_num_seqs is not None and running >= 0.95 * f.max_num_seqs
+    # Between two answers a look may see one request fewer: of few places that is a large part.
+    at_limit = f.max_num_seqs is not None and running >= min(0.95 * f.max_num_seqs, f.max_num_seqs - 0.5)
     why = "_memory" if kv > 0.85 else "_limit" if at_limit else ""
     numbers = {"waiting": rough(w.mean(180, "waiting")), "running": rough(running), "limit": f.max_num_seqs}
     return why, w.since(_queue), {**numbers, "percent": step(100 * kv, 5)}

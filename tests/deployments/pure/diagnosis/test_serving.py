@@ -55,6 +55,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "waiting": ({"waiting": 4}, {}, "serve.waiting", "warn"),
     "waiting-full": ({"waiting": 4, "kv_usage": 0.89}, {}, "serve.waiting_memory", "warn"),
     "waiting-limit": ({"waiting": 4, "running": 8}, {"max_num_seqs": 8}, "serve.waiting_limit", "warn"),
+    # Some looks fall between two answers.
+    "waiting-limit-of-one": (
+        {"waiting": 4, "running": lambda s: int(s % 50 != 0)},
+        {"max_num_seqs": 1},
+        "serve.waiting_limit",
+        "warn",
+    ),
+    "waiting-below": ({"waiting": 4, "running": 1}, {"max_num_seqs": 2}, "serve.waiting", "warn"),
     "preempting": ({"preemptions": lambda s: s // 60}, {}, "serve.preempting", "warn"),
     "5xx": ({"http_5xx": lambda s: s // 60}, {}, "serve.errors", "bad"),
     "failed": ({"http_5xx": None, "failed": lambda s: s // 60}, {}, "serve.errors", "bad"),
