@@ -58,8 +58,7 @@ def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None
         if not moved:
             return False
         run_id = changes["run"].pk if "run" in changes else row.run_id
-        if not _said_before(row, old, to, reason or {}):
-            Transition.objects.create(deployment=row, run_id=run_id, old=old, new=to, reason=reason or {})
+        _tell_the_story(row, run_id, old, to, reason or {})
         if run_id is not None and ("run" in changes or old not in (State.QUEUED, State.PLACING)):
             _tell_the_record(row, run_id, to, reason or {})
         if to == State.READY and Run.objects.filter(pk=run_id, ready_at=None).update(ready_at=now):
@@ -73,16 +72,19 @@ def move(claim: Claim, row: Deployment, to: State, reason: dict[str, Any] | None
     return True
 
 
-def _said_before(row: Deployment, old: State, to: State, reason: dict[str, Any]) -> bool:
-    """Whether the story has this arrow already: what waits for room looks for it every few seconds, for as long as it
-    takes, and only what is new in that is told.
+def _tell_the_story(row: Deployment, run_id: Any, old: State, to: State, reason: dict[str, Any]) -> None:
+    """Each arrow, without a gap. What waits for room looks for it every few seconds, for as long as it takes: that is
+    told once, and again when the reason is another one, or when something comes of it.
     """
-    if {old, to} != {State.QUEUED, State.PLACING}:
-        return False
-    last = Transition.objects.filter(deployment=row).order_by("-pk").values_list("old", "new", "reason").first()
-    if last is None or {last[0], last[1]} != {State.QUEUED.value, State.PLACING.value}:
-        return False
-    return to == State.PLACING or (last[1] == State.QUEUED.value and _codes(last[2]) == _codes(reason))
+    if State.PLACING in (old, to):
+        newest = Transition.objects.filter(deployment=row).order_by("-pk")
+        was, at, why = newest.values_list("old", "new", "reason").first() or ("", "", {})
+        looked_before = (was, at) == (State.PLACING, State.QUEUED)
+        if looked_before and (to == State.PLACING or (to == State.QUEUED and _codes(why) == _codes(reason))):
+            return
+        if old == State.PLACING and at == State.QUEUED:  # the look that something came of
+            Transition.objects.create(deployment=row, run_id=run_id, old=State.QUEUED, new=State.PLACING)
+    Transition.objects.create(deployment=row, run_id=run_id, old=old, new=to, reason=reason)
 
 
 def _codes(reason: dict[str, Any]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -128,19 +129,27 @@ def test_what_only_waits_makes_none_however_often_it_looks(copy: Copy) -> None:
     assert looked_at(row).state == "stopped" and not Run.objects.exists(), "who waits and is stopped has not failed"
 
 
-def test_what_waits_for_long_tells_its_story_once(copy: Copy) -> None:
+def test_what_waits_for_long_tells_its_story_once_and_without_a_gap(copy: Copy) -> None:
     row = wanted(copy)
-    Host.objects.update(lost_at=timezone.now())
-    for _ in range(5):
+
+    def story() -> list[tuple[str, str]]:
+        return list(Transition.objects.filter(deployment=row).order_by("pk").values_list("old", "new"))
+
+    def look(**host: Any) -> None:
+        Host.objects.update(**host)
         Deployment.objects.update(next_attempt_at=None)
-        assert looked_at(row).state == "queued"
-    told = list(Transition.objects.filter(deployment=row).order_by("pk").values_list("new", flat=True))
-    assert told == ["queued", "placing", "queued"]
-    Host.objects.update(lost_at=None, hold={"by": "ada", "at": "2026-01-01T00:00:00Z", "note": ""})
-    Deployment.objects.update(next_attempt_at=None)
-    looked_at(row)
-    again = list(Transition.objects.filter(deployment=row).order_by("pk").values_list("new", "reason__code"))
-    assert len(again) > len(told), "another reason is told"
+        looked_at(row)
+
+    for _ in range(5):
+        look(lost_at=timezone.now())
+    waits = [("stopped", "queued"), ("queued", "placing"), ("placing", "queued")]
+    assert story() == waits
+    look(lost_at=None, facts={**copy.host.facts, "ram_available_mib": 10})
+    assert story() == [*waits, *waits[1:]], "another reason is told"
+    look(facts=copy.host.facts)
+    told = story()
+    assert told[5:8] == [("queued", "placing"), ("placing", "preparing"), ("preparing", "starting")]
+    assert all(before[1] == after[0] for before, after in pairwise(told))
 
 
 def test_each_start_is_one_and_the_next_one_is_its_child(copy: Copy) -> None:

@@ -109,6 +109,31 @@ def test_deploy_from_the_form_and_watch_it_become_ready(stack: Stack, open_page:
     assert complaints(page) == []
 
 
+def test_from_the_home_page_to_a_running_engine_in_at_most_six_presses(
+    stack: Stack, open_page: Callable[..., Page]
+) -> None:
+    """The whole way, to a process that answers: nothing is typed, no flag is set."""
+    page = open_page("/")
+    count = "addEventListener('pointerdown', () => { sessionStorage.clicks = +(sessionStorage.clicks || 0) + 1 }, true)"
+    page.evaluate(f"() => {count}")
+    page.context.add_init_script(count)
+    page.get_by_role("link", name="Deploy a model").first.click()
+    model = page.locator("#model-list label", has_text="quick")
+    if not model.locator("input").is_checked():
+        model.click()
+    expect(page.locator("#plan")).to_contain_text("Can start")
+    page.get_by_role("button", name="Deploy", exact=True).click()
+    expect(page.get_by_role("heading", name="Use it")).to_be_visible(timeout=WAIT_MS)
+    badge(page, "Ready")
+    expect(page.locator("#answer")).to_contain_text("Paris")
+    assert int(page.evaluate("sessionStorage.clicks")) <= 6
+    row = Deployment.objects.get(pk=int(page.url.rstrip("/").rpartition("/")[2]))
+    assert row.run is not None and row.run.ready_at and row.revision is not None
+    spec = row.revision.spec
+    assert (spec["extra_args"], spec["options"], spec["env"]) == ([], {}, {})
+    at_rest(stack, row)
+
+
 def test_a_crash_while_starting_becomes_the_failed_page(stack: Stack, open_page: Callable[..., Page]) -> None:
     row = stack.deploy("breaks", "breaks", restart={"policy": "never"})
     page = open_page(address(row))
