@@ -86,6 +86,7 @@ def test_the_main_job_without_a_mouse(stack: Stack, page: Page) -> None:
     press(page, "Enter")
     expect(page.locator("#state")).to_be_visible()
     # watch: the log can be reached and scrolled, and the page of the next state comes by itself
+    expect(page.locator("#log")).to_be_visible(timeout=WAIT_MS)  # the engine is asked about the settings first
     tab_to(page, page.locator("#log"))
     press(page, "ArrowDown")
     expect(page.get_by_role("heading", name="Use it")).to_be_visible(timeout=WAIT_MS)
